@@ -1,0 +1,148 @@
+"""Everything Ostinato raises.
+
+    OstinatoError
+    ├── ConfigError            a setting, URL or declaration that cannot work
+    ├── StoreError             the database cannot do what was asked
+    │   ├── NotMigrated        its schema is missing or too old
+    │   └── StoreUnavailable   it cannot be reached now
+    ├── InvalidInput           input refused at the door; nothing was written
+    ├── InvalidOption          an option of enqueue() refused at the door
+    ├── UnknownFunction        no such function, here or in the database
+    ├── UnknownRun             no such run
+    ├── QueueFull              the queue's cap on waiting runs is reached
+    ├── KeyTaken               another run holds the key
+    ├── IllegalMove            a run in this state cannot do that
+    ├── RunEnded               awaiting a result that will not come
+    │   ├── RunFailed
+    │   └── RunCancelled
+    ├── ResultTimeout          the result did not come in time (also a TimeoutError)
+    ├── TransactionMisused     run.transaction() and app.transaction() have rules
+    └── LeaseLost              the run belongs to somebody else by now
+
+A handler steers its run by raising one of `Cancel`, `Fatal` and `RetryAfter`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class OstinatoError(Exception):
+    """The root of all errors raised by Ostinato."""
+
+
+class ConfigError(OstinatoError):
+    """A setting, URL or declaration that cannot work."""
+
+
+class StoreError(OstinatoError):
+    """The database cannot do what was asked."""
+
+
+class NotMigrated(StoreError):
+    """The database lacks Ostinato's tables, or has an older version of them."""
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached now."""
+
+
+class InvalidInput(OstinatoError, ValueError):
+    """Input refused at the door. `path` names the offending field."""
+
+    def __init__(self, message: str, *, path: str = "$") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class InvalidOption(OstinatoError, ValueError):
+    """An option of `enqueue` refused at the door."""
+
+
+class UnknownFunction(OstinatoError, LookupError):
+    """No function has this name."""
+
+    @classmethod
+    def named(cls, name: str, known: Iterable[str]) -> UnknownFunction:
+        close = get_close_matches(name, list(known), n=1)
+        remedy = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else "declare it with @app.function, or start a worker that does once, so that the database knows it"
+        )
+        return cls(f"no function is named {name!r}; {remedy}")
+
+
+class UnknownRun(OstinatoError, LookupError):
+    """No run has this id; it may have been pruned."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(f"no run has the id {run_id!r}; it may have been removed by retention")
+
+
+class QueueFull(OstinatoError):
+    """The queue holds as many waiting runs as it may."""
+
+
+class KeyTaken(OstinatoError):
+    """Another run holds the key."""
+
+
+class IllegalMove(OstinatoError):
+    """A run in this state cannot do that."""
+
+
+class RunEnded(OstinatoError):
+    """The run ended without a result."""
+
+    def __init__(self, message: str, *, run_id: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.run_id = run_id
+        self.code = code
+
+
+class RunFailed(RunEnded):
+    """The run failed for good."""
+
+
+class RunCancelled(RunEnded):
+    """The run was cancelled."""
+
+
+class ResultTimeout(OstinatoError, TimeoutError):
+    """The run has not ended in the time given; it goes on."""
+
+
+class TransactionMisused(OstinatoError):
+    """A transaction was used in a way that would break its promise."""
+
+
+class LeaseLost(OstinatoError):
+    """The run belongs to somebody else by now; nothing was written."""
+
+
+class Cancel(Exception):
+    """Raise in a handler to end the run as cancelled."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Fatal(Exception):
+    """Raise in a handler to fail the run without further retries."""
+
+
+class RetryAfter(Exception):
+    """Raise in a handler to be tried again after the given time: `raise RetryAfter("30s")`."""
+
+    def __init__(self, delay: str | float | timedelta, message: str = "asked to be tried again later") -> None:
+        from .clock import seconds
+
+        super().__init__(message)
+        self.delay = seconds(delay, what="RetryAfter")

@@ -1,0 +1,94 @@
+"""What a commit can do, as values. Deciding produces changes; a store applies all of them or none.
+
+A change that concerns a claimed run carries its `run_id` and `lease_no`: the fence. When the fence does not hold any more,
+that change and the others of the same run are refused, and the rest of the batch goes on.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct
+
+from .run import State
+
+
+class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A new run. Times are given as an instant (ISO 8601) or as a delay from the database's now."""
+
+    id: str
+    function: str
+    input: Raw
+    queue: str | None = None
+    run_at: str | None = None
+    delay: float | None = None
+    priority: int = 0
+    key: str | None = None
+    unique: str = "active"
+    unique_for: float | None = None
+    timeout: float | None = None
+    metadata: Raw | None = None
+    invoked_by: str = "api"
+
+
+class RunCompleted(Struct, frozen=True, gc=False):
+    """The handler returned `output`."""
+
+    run_id: str
+    lease_no: int
+    output: Raw
+
+
+class RunSettled(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The attempt ended in any other way: held for a retry, failed, cancelled or given back."""
+
+    run_id: str
+    lease_no: int
+    state: State
+    reason: str | None = None
+    delay: float = 0.0
+    error: Raw | None = None
+    refund: int = 0
+    """Attempts returned to the budget."""
+    suspect: bool = False
+    uncounted: int = 0
+
+
+class RunStarted(Struct, frozen=True, gc=False):
+    """The handler is about to start, for sure. Written ahead where a second start is not allowed."""
+
+    run_id: str
+    lease_no: int
+
+
+class AttemptEnded(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An attempt that did not end in completion, kept for people to read."""
+
+    run_id: str
+    lease_no: int
+    attempt: int
+    code: str
+    message: str
+    worker: str
+    duration: float
+    traceback: str | None = None
+
+
+class KeyFreed(Struct, frozen=True, gc=False):
+    """The run ended as `state`; its key may be taken again if its mode says so."""
+
+    run_id: str
+    lease_no: int
+    state: State
+
+
+Settlement = RunCompleted | RunSettled
+Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed
+Change = RunInserted | Fenced
+
+
+class Committed(Struct, frozen=True):
+    """What became of a commit."""
+
+    refused: frozenset[str] = frozenset()
+    """Runs whose fence did not hold: nothing of theirs was written."""
+    existing: dict[str, str] = {}
+    """For inserted runs whose key was taken: the id asked for → the run that holds the key."""

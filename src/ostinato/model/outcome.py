@@ -1,0 +1,164 @@
+"""How an attempt ended, and what follows from it."""
+
+from __future__ import annotations
+
+import traceback
+from enum import StrEnum
+
+from msgspec import Raw, Struct
+from msgspec.json import encode
+
+from ..errors import Cancel, Fatal, RetryAfter
+from .change import AttemptEnded, Change, KeyFreed, RunCompleted, RunSettled
+from .retry import Retry
+from .run import Claimed, Orphan, Reason, State
+
+TRACEBACK_LIMIT = 16_000
+MESSAGE_LIMIT = 2_000
+
+
+class Stop(StrEnum):
+    """Why a handler was asked to stop."""
+
+    CANCEL = "cancel"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    LEASE_LOST = "lease_lost"
+
+
+class Done(Struct, frozen=True, gc=False):
+    """The handler returned; `output` is its value as JSON."""
+
+    output: Raw
+
+
+class Failed(Struct, frozen=True):
+    """The handler raised, timed out, or returned what cannot be stored."""
+
+    code: str
+    message: str
+    error: BaseException | None = None
+    traceback: str | None = None
+    retriable: bool = True
+    delay: float | None = None
+    """Asked for by the handler; otherwise the policy decides."""
+
+
+class Cancelled(Struct, frozen=True):
+    """The run is not wanted any more."""
+
+    reason: str
+
+
+class GivenBack(Struct, frozen=True):
+    """The worker shuts down; somebody else shall do it."""
+
+
+class Lost(Struct, frozen=True):
+    """The lease is gone: nothing may be written."""
+
+
+class Settled(Struct, frozen=True):
+    """The handler settled the run itself, in its own transaction."""
+
+
+Outcome = Done | Failed | Cancelled | GivenBack | Lost | Settled
+
+
+def failure(error: BaseException) -> Failed | Cancelled:
+    """The outcome an exception stands for."""
+    match error:
+        case Cancel():
+            return Cancelled(error.reason)
+        case RetryAfter():
+            return Failed("retry_after", _message(error), error, delay=error.delay)
+        case Fatal():
+            return Failed("fatal", _message(error), error, _traceback(error), retriable=False)
+        case _:
+            return Failed(type(error).__name__, _message(error), error, _traceback(error))
+
+
+def _message(error: BaseException) -> str:
+    return portable(str(error) or type(error).__name__)[:MESSAGE_LIMIT]
+
+
+def _traceback(error: BaseException) -> str:
+    return portable("".join(traceback.format_exception(error)))[-TRACEBACK_LIMIT:]
+
+
+def portable(text: str) -> str:
+    """The same text without what a database refuses: NUL and lone surrogates."""
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
+def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float) -> list[Change]:
+    """The changes that end the attempt."""
+    match outcome:
+        case Done(output):
+            return _with_key(run, RunCompleted(run.id, run.lease_no, output), State.COMPLETED)
+        case Failed():
+            return _settle_failure(run, outcome, retry, worker, duration)
+        case Cancelled(reason):
+            settled = RunSettled(run.id, run.lease_no, State.CANCELLED, error=error_json("cancelled", reason))
+            return _with_key(run, settled, State.CANCELLED)
+        case GivenBack():
+            return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
+        case Lost() | Settled():
+            return []
+
+
+def _settle_failure(run: Claimed, failed: Failed, retry: Retry, worker: str, duration: float) -> list[Change]:
+    attempt = AttemptEnded(
+        run.id, run.lease_no, run.attempt, failed.code, failed.message, worker, duration, failed.traceback
+    )
+    error, delay = error_json(failed.code, failed.message), next_delay(run, failed, retry)
+    if delay is None:
+        settled = RunSettled(run.id, run.lease_no, State.FAILED, error=error)
+        return [*_with_key(run, settled, State.FAILED), attempt]
+    return [RunSettled(run.id, run.lease_no, State.HELD, reason=Reason.RETRY, delay=delay, error=error), attempt]
+
+
+def next_delay(run: Claimed, failed: Failed, retry: Retry) -> float | None:
+    """Seconds until the next attempt, or None when the run has failed for good."""
+    if not failed.retriable:
+        return None
+    planned = retry.delay(run.attempt, failed.error)
+    return planned if planned is None or failed.delay is None else failed.delay
+
+
+def _with_key(run: Claimed, settled: RunCompleted | RunSettled, state: State) -> list[Change]:
+    return [settled] if run.key is None else [settled, KeyFreed(run.id, run.lease_no, state)]
+
+
+def error_json(code: str, message: str) -> Raw:
+    return Raw(encode({"code": code, "message": message}))
+
+
+def rescue(orphan: Orphan) -> list[Change]:
+    """What becomes of a run whose worker died.
+
+    A run that was certainly started has used up an attempt. Of one that was claimed together with others nobody can
+    tell, so its attempt is returned and it is a suspect: it will be claimed alone, and then its start is certain. If it
+    takes its worker down again, the start in doubt is counted after all.
+    """
+    if not orphan.certain:
+        settled = RunSettled(orphan.id, orphan.lease_no, State.READY, refund=1, suspect=True, uncounted=1)
+        return [settled, _death(orphan, "it had perhaps not started, so the attempt was returned")]
+    counted = orphan.attempt + orphan.uncounted
+    if counted < orphan.attempts_allowed:
+        settled = RunSettled(orphan.id, orphan.lease_no, State.READY, refund=-orphan.uncounted, suspect=True)
+        return [settled, _death(orphan, f"attempt {counted} of {orphan.attempts_allowed}")]
+    error = error_json("worker_died", f"the worker died {counted} times while it ran this")
+    settled = RunSettled(orphan.id, orphan.lease_no, State.FAILED, error=error, refund=-orphan.uncounted, suspect=True)
+    return [
+        settled,
+        KeyFreed(orphan.id, orphan.lease_no, State.FAILED),
+        _death(orphan, f"attempt {counted} of {orphan.attempts_allowed}"),
+    ]
+
+
+def _death(orphan: Orphan, note: str) -> AttemptEnded:
+    message = f"worker {orphan.worker} died while it held this run; {note}"
+    return AttemptEnded(
+        orphan.id, orphan.lease_no, orphan.attempt, "worker_died", message, orphan.worker, orphan.claimed_for
+    )

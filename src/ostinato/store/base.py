@@ -1,0 +1,149 @@
+"""The verbs of a store, as flows. A database adds how flows are executed, how it listens and how it migrates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import json
+
+from ..model.change import Change, Committed, RunInserted
+from ..model.run import START, Claimed, Mark, Orphan
+from ..model.view import FunctionView, RunCount, RunFilter, RunView, WorkerView
+from . import flows
+from .flows import Cancellation, Flow, Row
+from .ports import DeclaredFunction, DeclaredQueue, Ended, Fence
+
+T = TypeVar("T")
+
+
+class FlowViews:
+    """The reads of a store."""
+
+    def __init__(self, store: FlowStore) -> None:
+        self._store = store
+
+    async def run(self, run_id: str) -> RunView | None:
+        rows = await self._read("run", id=run_id)
+        return json.decode(rows[0][0], type=RunView) if rows else None
+
+    async def runs(self, where: RunFilter) -> list[RunView]:
+        rows = await self._read(
+            "runs",
+            function=where.function,
+            queue=where.queue,
+            state=where.state,
+            before=where.before,
+            limit=where.limit,
+        )
+        return [json.decode(row[0], type=RunView) for row in rows]
+
+    async def counts(self) -> list[RunCount]:
+        return [json.decode(row[0], type=RunCount) for row in await self._read("counts")]
+
+    async def outcomes(self, ids: Sequence[str]) -> dict[str, Ended]:
+        return {row[0]: Ended(*row[1:]) for row in await self._read("outcomes", ids=flows.encoded(ids))}
+
+    async def existing(self, ids: Sequence[str]) -> set[str]:
+        return {row[0] for row in await self._read("existing_runs", ids=flows.encoded(ids))}
+
+    async def workers(self, *, dead: bool = False) -> list[WorkerView]:
+        return [json.decode(row[0], type=WorkerView) for row in await self._read("workers", dead=dead)]
+
+    async def functions(self) -> list[FunctionView]:
+        return [json.decode(row[0], type=FunctionView) for row in await self._read("functions")]
+
+    async def function_names(self) -> list[str]:
+        return [row[0] for row in await self._read("function_names")]
+
+    async def _read(self, block: str, **arguments: object) -> Sequence[Row]:
+        return await self._store.read(flows.reading(block, **arguments))
+
+
+class FlowStore(ABC):
+    """Everything a store does that is the same on every database."""
+
+    def __init__(self) -> None:
+        self.views = FlowViews(self)
+
+    # --- what a database adds
+
+    @abstractmethod
+    async def write(self, flow: Flow[T], *, single: bool = False) -> T:
+        """Executes a flow in one transaction. `single`: it is one statement, which is a transaction by itself."""
+
+    @abstractmethod
+    async def read(self, flow: Flow[T]) -> T:
+        """Executes a flow that only reads."""
+
+    @abstractmethod
+    def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+        """Inserts runs; answers for those whose key was taken: the id asked for → the run that holds the key."""
+
+    # --- commits
+
+    async def commit(self, changes: Sequence[Change]) -> Committed:
+        return await self.write(self.committing(changes), single=flows.single_statement(changes))
+
+    def committing(self, changes: Sequence[Change]) -> Flow[Committed]:
+        return flows.committing(changes, self.inserting)
+
+    async def fences(self, ids: Sequence[str]) -> dict[str, Fence]:
+        rows = await self.read(flows.reading("fences", ids=flows.encoded(ids)))
+        return {row[0]: Fence(row[1], row[2], bool(row[3]), row[4]) for row in rows}
+
+    # --- claims
+
+    async def claim(self, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
+        return await self.write(flows.claiming(queue, limit, worker=worker, mark=mark, suspect=False), single=True)
+
+    async def claim_suspect(self, queue: str, *, worker: str) -> Claimed | None:
+        claimed = await self.write(flows.claiming(queue, 1, worker=worker, mark=START, suspect=True), single=True)
+        return claimed[0] if claimed else None
+
+    async def release_due(self, queue: str, limit: int) -> int:
+        return await self.write(flows.releasing(queue, limit), single=True)
+
+    async def next_due(self, queue: str) -> float | None:
+        return await self.read(flows.looking_ahead(queue))
+
+    # --- leases
+
+    async def register(self, worker: str, *, name: str, queues: Mapping[str, int], lease: float) -> None:
+        await self.write(flows.registering(worker, name=name, queues=queues, lease=lease), single=True)
+
+    async def renew(self, worker: str, *, stopping: bool) -> bool:
+        return await self.write(flows.renewing(worker, stopping=stopping), single=True)
+
+    async def retire(self, worker: str) -> None:
+        await self.write(flows.retiring(worker), single=True)
+
+    async def expired(self) -> dict[str, str]:
+        return await self.read(flows.expired())
+
+    async def bury(self, worker: str, renewed: str) -> bool:
+        return await self.write(flows.burying(worker, renewed), single=True)
+
+    async def rescue(self, limit: int) -> list[Orphan]:
+        return await self.write(flows.rescuing(limit))
+
+    async def cancelled_of(self, worker: str) -> list[str]:
+        return await self.read(flows.cancelled_of(worker))
+
+    # --- verbs
+
+    async def cancel(self, ids: Sequence[str], reason: str) -> list[Cancellation]:
+        return await self.write(flows.cancelling(ids, reason))
+
+    async def retry(self, ids: Sequence[str]) -> dict[str, str]:
+        return await self.write(flows.retrying(ids))
+
+    async def prune(self, state: str, *, keep: float, limit: int) -> int:
+        return await self.write(flows.pruning(state, keep=keep, limit=limit))
+
+    async def tidy(self) -> None:
+        await self.write(flows.tidying(), single=False)
+
+    async def declare(self, functions: Sequence[DeclaredFunction], queues: Sequence[DeclaredQueue]) -> None:
+        await self.write(flows.declaring(functions, queues))

@@ -1,0 +1,223 @@
+"""What a store does, written once for both databases and both colours.
+
+A flow is a generator: it yields calls to named SQL blocks, gets their rows, and returns a result. It does not know who
+executes them: an asyncpg connection, SQLite's writer thread, or the caller's own transaction through any driver. Whoever does runs the
+whole flow in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import json
+
+from ..model.change import (
+    AttemptEnded,
+    Change,
+    Committed,
+    Fenced,
+    KeyFreed,
+    RunCompleted,
+    RunInserted,
+    RunSettled,
+    RunStarted,
+)
+from ..model.outcome import rescue
+from ..model.run import Claimed, Mark, Orphan
+
+Row = Sequence[Any]
+T = TypeVar("T")
+
+
+class Call(NamedTuple):
+    """One statement to execute."""
+
+    block: str
+    arguments: Mapping[str, object]
+
+
+Flow = Generator[Call, Sequence[Row], T]
+
+
+def encoded(value: object) -> str:
+    """The one JSON argument that most blocks take."""
+    return json.encode(value).decode()
+
+
+# --- committing -----------------------------------------------------------------------------------------------------
+
+
+def committing(changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]) -> Flow[Committed]:
+    """Applies changes in the one order that all commits share: runs, keys, attempts, then new runs."""
+    fenced = [change for change in changes if not isinstance(change, RunInserted)]
+    inserted = [change for change in changes if isinstance(change, RunInserted)]
+    refused = (yield from _settling(fenced)) if fenced else frozenset[str]()
+    existing = (yield from insert(inserted)) if inserted else {}
+    return Committed(refused, existing)
+
+
+def _settling(changes: Sequence[Fenced]) -> Flow[frozenset[str]]:
+    areas: dict[type, list[Fenced]] = {}
+    for change in changes:
+        areas.setdefault(type(change), []).append(change)
+    refused: set[str] = set()
+    for kind, block, parameter in _FENCED_AREAS:
+        if batch := areas.get(kind):
+            batch.sort(key=_run_id)
+            accepted = yield Call(block, {parameter: encoded(batch)})
+            if len(accepted) < len(batch):
+                refused |= {change.run_id for change in batch} - {row[0] for row in accepted}
+    for kind, block, parameter in _FOLLOWING_AREAS:
+        if batch := [change for change in areas.get(kind, ()) if change.run_id not in refused]:
+            batch.sort(key=_run_id)
+            yield Call(block, {parameter: encoded(batch)})
+    return frozenset(refused)
+
+
+def _run_id(change: Fenced) -> str:
+    return change.run_id
+
+
+_FENCED_AREAS = (
+    (RunStarted, "start_runs", "starts"),
+    (RunCompleted, "complete_runs", "settlements"),
+    (RunSettled, "settle_runs", "settlements"),
+)
+"""Blocks that hold the fence: they return the runs for which it held."""
+
+_FOLLOWING_AREAS = (
+    (KeyFreed, "free_keys", "freed"),
+    (AttemptEnded, "add_attempts", "attempts"),
+)
+"""Blocks for what follows from a settlement, executed for the runs whose fence held."""
+
+
+def single_statement(changes: Sequence[Change]) -> bool:
+    """Whether the commit is one statement, which needs no transaction around it."""
+    return len({type(change) for change in changes}) == 1
+
+
+# --- claiming -------------------------------------------------------------------------------------------------------
+
+
+def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+    rows = yield Call(
+        "claim",
+        {
+            "queue": queue,
+            "limit": 1 if suspect else limit,
+            "worker": worker,
+            "mark_due": mark.due,
+            "mark_id": mark.id,
+            "suspect": suspect,
+            "alone": suspect or limit == 1,
+        },
+    )
+    claimed = [Claimed(*row) for row in rows]
+    claimed.sort(key=_order)
+    return claimed
+
+
+def _order(run: Claimed) -> tuple[int, str]:
+    return run.due, run.id
+
+
+def releasing(queue: str, limit: int) -> Flow[int]:
+    return len((yield Call("release_due", {"queue": queue, "limit": limit})))
+
+
+def looking_ahead(queue: str) -> Flow[float | None]:
+    rows = yield Call("next_due", {"queue": queue})
+    return max(0.0, rows[0][0]) if rows else None
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+def registering(worker: str, *, name: str, queues: Mapping[str, int], lease: float) -> Flow[None]:
+    yield Call("register_worker", {"worker": worker, "name": name, "queues": encoded(queues), "lease": lease})
+
+
+def renewing(worker: str, *, stopping: bool) -> Flow[bool]:
+    return bool((yield Call("renew_worker", {"worker": worker, "stopping": stopping})))
+
+
+def retiring(worker: str) -> Flow[None]:
+    yield Call("retire_worker", {"worker": worker})
+
+
+def expired() -> Flow[dict[str, str]]:
+    """Workers whose lease has run out → when they last renewed it."""
+    return {row[0]: row[1] for row in (yield Call("expired_workers", {}))}
+
+
+def burying(worker: str, renewed: str) -> Flow[bool]:
+    """Declares a worker dead, unless it has renewed its lease since."""
+    return bool((yield Call("bury_worker", {"worker": worker, "renewed": renewed})))
+
+
+def rescuing(limit: int) -> Flow[list[Orphan]]:
+    rows = yield Call("lock_orphans", {"limit": limit})
+    orphans = [Orphan(*row) for row in rows]
+    if orphans:
+        yield from _settling([change for orphan in orphans for change in _fenced(rescue(orphan))])
+    return orphans
+
+
+def _fenced(changes: Iterable[Change]) -> list[Fenced]:
+    return [change for change in changes if not isinstance(change, RunInserted)]
+
+
+def cancelled_of(worker: str) -> Flow[list[str]]:
+    return [row[0] for row in (yield Call("cancelled_of", {"worker": worker}))]
+
+
+# --- verbs of people ------------------------------------------------------------------------------------------------
+
+
+class Cancellation(NamedTuple):
+    """A run that was cancelled at once, or whose worker was asked to stop it."""
+
+    id: str
+    state: str
+    worker: str | None
+
+
+def cancelling(ids: Sequence[str], reason: str) -> Flow[list[Cancellation]]:
+    rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason})
+    cancelled = [Cancellation(row[0], row[1], row[2]) for row in rows]
+    if ended := [run.id for run in cancelled if run.state == "cancelled"]:
+        freed = [{"run_id": run_id, "state": "cancelled"} for run_id in sorted(ended)]
+        yield Call("free_keys", {"freed": encoded(freed)})
+    return cancelled
+
+
+def retrying(ids: Sequence[str]) -> Flow[dict[str, str]]:
+    """Failed and cancelled runs back to ready → their queues."""
+    yield Call("retake_keys", {"ids": encoded(ids)})
+    rows = yield Call("retry_runs", {"ids": encoded(ids)})
+    return {row[0]: row[1] for row in rows}
+
+
+def pruning(state: str, *, keep: float, limit: int) -> Flow[int]:
+    ids = [row[0] for row in (yield Call("prune_runs", {"state": state, "keep": keep, "limit": limit}))]
+    if ids:
+        yield Call("prune_attempts", {"ids": encoded(ids)})
+    return len(ids)
+
+
+def tidying() -> Flow[None]:
+    yield Call("prune_keys", {"limit": 1000})
+    yield Call("forget_workers", {})
+
+
+def declaring(functions: Sequence[object], queues: Sequence[object]) -> Flow[None]:
+    if functions:
+        yield Call("declare_functions", {"functions": encoded(functions)})
+    if queues:
+        yield Call("declare_queues", {"queues": encoded(queues)})
+
+
+def reading(block: str, **arguments: object) -> Flow[Sequence[Row]]:
+    return (yield Call(block, arguments))

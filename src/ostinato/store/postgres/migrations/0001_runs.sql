@@ -1,0 +1,321 @@
+-- Runs, the keys that make them unique, the attempts that went wrong, and the workers that hold them.
+--
+-- How it works. A run is inserted as 'ready', or as 'held' with the moment at which it may go on. A worker claims ready runs
+-- of its queues in the order of (due, id) and holds them by its own row in workers: its lease. Whoever writes to a claimed run names the
+-- lease_no it got at the claim; a claim adds one, so a worker that was given up on cannot write any more. What it held goes
+-- back to ready once its lease has run out.
+--
+-- due is microseconds since 1970 of run_at, less the run's priority in seconds: one key gives the order of claims.
+-- ostinato.clock() is the only clock. Tests replace it; nothing else may.
+
+create table ostinato.functions (
+    name text collate "C" primary key,
+    queue text collate "C" not null,
+    attempts integer not null,
+    timeout double precision not null,
+    retry jsonb not null,
+    input_schema jsonb,
+    version text,
+    declared_at timestamptz not null
+);
+
+create table ostinato.queues (
+    name text collate "C" primary key,
+    paused boolean not null default false,
+    max_waiting integer check (max_waiting > 0)
+);
+
+create table ostinato.workers (
+    id text collate "C" primary key,
+    name text not null,
+    queues jsonb not null,
+    lease double precision not null,
+    started_at timestamptz not null,
+    renewed_at timestamptz not null,
+    expires_at timestamptz not null,
+    stopping boolean not null default false,
+    dead_at timestamptz
+);
+
+create table ostinato.runs (
+    id text collate "C" primary key,
+    function text collate "C" not null,
+    queue text collate "C" not null,
+    state text collate "C" not null check (state in ('held', 'ready', 'running', 'completed', 'failed', 'cancelled')),
+    reason text collate "C",
+    run_at timestamptz not null,
+    due bigint not null,
+    priority smallint not null default 0 check (priority between -600 and 600),
+    lease_no integer not null default 0,
+    attempt smallint not null default 0,
+    suspect boolean not null default false,     -- its last worker died: claimed alone
+    certain boolean not null default false,     -- this claim is known to have become a start
+    uncounted smallint not null default 0,      -- starts in doubt, returned to the budget
+    cancel_requested boolean not null default false,
+    worker text collate "C",
+    key text collate "C",
+    unique_mode text collate "C",
+    timeout double precision,
+    invoked_by text not null,
+    created_at timestamptz not null,
+    claimed_at timestamptz,
+    started_at timestamptz,
+    ended_at timestamptz,
+    input jsonb not null,
+    output jsonb,
+    error jsonb,
+    metadata jsonb
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05);
+
+create index runs_ready on ostinato.runs (queue, suspect, due, id) where state = 'ready';
+create index runs_held on ostinato.runs (queue, run_at) where state = 'held';
+create index runs_running on ostinato.runs (worker) where state = 'running';
+create index runs_ended on ostinato.runs (state, ended_at) where ended_at is not null;
+
+create table ostinato.keys (
+    function text collate "C" not null,
+    key text collate "C" not null,
+    run_id text collate "C" not null,
+    mode text collate "C" not null check (mode in ('active', 'failed', 'until')),
+    until timestamptz,
+    primary key (function, key)
+);
+
+create index keys_run on ostinato.keys (run_id);
+create index keys_until on ostinato.keys (until) where until is not null;
+
+create table ostinato.attempts (
+    run_id text collate "C" not null,
+    lease_no integer not null,
+    attempt smallint not null,
+    worker text not null,
+    code text not null,
+    message text not null,
+    traceback text,
+    started_at timestamptz not null,
+    ended_at timestamptz not null,
+    primary key (run_id, lease_no)
+);
+
+create function ostinato.clock() returns timestamptz
+    language sql volatile parallel safe
+    return clock_timestamp();
+
+create function ostinato.micros(moment timestamptz) returns bigint
+    language sql immutable strict parallel safe
+    return (extract(epoch from moment) * 1000000)::bigint;
+
+-- Whether somebody sleeps on a topic: 'q:' and a queue's name, or 'r' for results. A sleeper holds a shared advisory lock; if the
+-- exclusive one can be had (and is given back at once, in one expression, so that no interrupt can come between), nobody
+-- sleeps. When it cannot be had but the shared one can, the holders are sleepers; when neither, another caller is just asking, and
+-- we ask again. A lock is seen at once and by every isolation level, unlike a row, and leaves nothing behind for vacuum.
+create function ostinato.somebody_sleeps(topic text) returns boolean
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    bell constant integer := hashtext('$channel');
+    name constant integer := hashtext(topic);
+begin
+    for tries in 1..100 loop
+        if pg_try_advisory_lock(bell, name) and pg_advisory_unlock(bell, name) then
+            return false;
+        elsif pg_try_advisory_lock_shared(bell, name) and pg_advisory_unlock_shared(bell, name) then
+            return true;
+        end if;
+    end loop;
+    return true;
+end $$;
+
+-- Says that the session sleeps on a topic, and answers which transactions were open by then: those may have looked for sleepers
+-- before, so their commits come without a signal. The snapshot must be younger than the lock, hence two statements.
+create function ostinato.arm(topic text) returns text[]
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_lock_shared(hashtext('$channel'), hashtext(topic));
+    return array(select xid::text from pg_snapshot_xip(pg_current_snapshot()) xid);
+end $$;
+
+create function ostinato.disarm(topic text) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    perform pg_advisory_unlock_shared(hashtext('$channel'), hashtext(topic));
+end $$;
+
+-- Wakes the workers that sleep on a queue, when the transaction commits.
+create function ostinato.ring(queue text) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if ostinato.somebody_sleeps('q:' || queue) then
+        perform pg_notify('$channel', 'q:' || queue);
+    end if;
+end $$;
+
+-- Tells those who wait for results which runs have ended, in payloads below the limit of 8,000 bytes.
+create function ostinato.announce(ids text[]) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if ids is not null and ostinato.somebody_sleeps('r') then
+        perform pg_notify('$channel', 'r:' || string_agg(id, ','))
+        from unnest(ids) with ordinality as ended (id, place)
+        group by place / 200;
+    end if;
+end $$;
+
+-- Inserts runs given as a JSON array (see RunInserted for the fields). Returns only those whose key was taken: the id asked for
+-- and the run that holds the key. Rings last: a worker that falls asleep after this looked waits for our commit.
+create function ostinato.insert_runs(requests jsonb, ring boolean default true)
+    returns table (requested text, existing text)
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    moment constant timestamptz := ostinato.clock();
+    now_due constant bigint := ostinato.micros(moment);
+    keyed constant boolean := jsonb_path_exists(requests, '$[*].key');
+    taken text[];
+    queues_hit text[];
+begin
+    perform ostinato.check_functions(requests);
+    perform ostinato.check_room(requests);
+    if keyed then
+        taken := ostinato.take_keys(requests, moment);
+    end if;
+    with fresh as (
+        insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
+                                   timeout, invoked_by, created_at, input, metadata)
+        select e->>'id', e->>'function', coalesce(e->>'queue', f.queue),
+               case when t.run_at > moment then 'held' else 'ready' end,
+               case when t.run_at > moment then 'not_due' end,
+               t.run_at,
+               case when t.run_at = moment then now_due else ostinato.micros(t.run_at) end
+                   - 1000000 * coalesce((e->>'priority')::bigint, 0),
+               coalesce((e->>'priority')::smallint, 0),
+               e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
+               (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata'
+        from jsonb_array_elements(requests) e
+        left join ostinato.functions f on f.name = e->>'function'
+        cross join lateral (
+            select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
+                        when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'
+                        else moment end as run_at
+        ) t
+        where not keyed or not e ? 'key' or e->>'id' = any(taken)
+        returning runs.queue
+    )
+    select array_agg(distinct fresh.queue) into queues_hit from fresh;
+    if ring then
+        perform ostinato.ring(name) from unnest(queues_hit) name;
+    end if;
+    if keyed then
+        return query
+            select e->>'id', k.run_id
+            from jsonb_array_elements(requests) e
+            join ostinato.keys k on k.function = e->>'function' and k.key = e->>'key'
+            where e ? 'key' and not e->>'id' = any(taken);
+    end if;
+end $$;
+
+-- A request without a queue asks for a function by name only: it must be one that a worker has declared.
+create function ostinato.check_functions(requests jsonb) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    unknown text;
+begin
+    select e->>'function' into unknown
+    from jsonb_array_elements(requests) e
+    where not e ? 'queue' and not exists (select 1 from ostinato.functions f where f.name = e->>'function')
+    limit 1;
+    if found then
+        raise exception 'no function is named "%"', unknown
+            using errcode = 'OS001', detail = unknown,
+                  hint = 'Start a worker that declares it once, so that the database knows it.';
+    end if;
+end $$;
+
+-- A cap is looked at, not locked: producers never wait for each other, and those that look at the same moment may overshoot.
+create function ostinato.check_room(requests jsonb) returns void
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    capped record;
+    waiting bigint;
+begin
+    if not exists (select 1 from ostinato.queues where max_waiting is not null) then
+        return;
+    end if;
+    for capped in
+        select q.name, q.max_waiting, count(*) as asked
+        from jsonb_array_elements(requests) e
+        left join ostinato.functions f on f.name = e->>'function'
+        join ostinato.queues q on q.name = coalesce(e->>'queue', f.queue) and q.max_waiting is not null
+        group by q.name, q.max_waiting
+    loop
+        select count(*) into waiting from (
+            (select 1 from ostinato.runs where queue = capped.name and state = 'ready' limit capped.max_waiting)
+            union all
+            (select 1 from ostinato.runs where queue = capped.name and state = 'held' limit capped.max_waiting)
+        ) there;
+        if waiting + capped.asked > capped.max_waiting then
+            raise exception 'queue "%" may hold % waiting runs, has % and was given % more',
+                    capped.name, capped.max_waiting, least(waiting, capped.max_waiting), capped.asked
+                using errcode = 'OS002', detail = capped.name,
+                      hint = 'Try again later, or raise max_waiting of the queue.';
+        end if;
+    end loop;
+end $$;
+
+-- Takes the keys that are free, in one order for all callers, so that two bulks cannot deadlock. Returns the ids that got theirs.
+-- A key found taken is not locked: the run that holds it may settle meanwhile. If it did, the key is tried again.
+create function ostinato.take_keys(requests jsonb, moment timestamptz) returns text[]
+    language plpgsql volatile
+    set search_path = pg_catalog, pg_temp
+as $$
+declare
+    taken text[] := '{}';
+    fresh text[];
+    lost boolean;
+begin
+    for tries in 1..10 loop
+        delete from ostinato.keys k
+        using (select distinct e->>'function' as function, e->>'key' as key from jsonb_array_elements(requests) e where e ? 'key') r
+        where k.function = r.function and k.key = r.key and k.until <= moment;
+
+        with first as (
+            select distinct on (e->>'function', e->>'key') e
+            from jsonb_array_elements(requests) with ordinality as given (e, place)
+            where e ? 'key'
+            order by e->>'function', e->>'key', place
+        ), inserted as (
+            insert into ostinato.keys (function, key, run_id, mode, until)
+            select e->>'function', e->>'key', e->>'id', coalesce(e->>'unique', 'active'),
+                   case when e->>'unique' = 'until'
+                        then coalesce(moment + (e->>'unique_for')::double precision * interval '1 second', 'infinity') end
+            from first
+            order by 1, 2
+            on conflict (function, key) do nothing
+            returning run_id
+        )
+        select array_agg(run_id) into fresh from inserted;
+        taken := taken || coalesce(fresh, '{}');
+
+        select exists (
+            select 1 from jsonb_array_elements(requests) e
+            where e ? 'key' and not exists (
+                select 1 from ostinato.keys k where k.function = e->>'function' and k.key = e->>'key')
+        ) into lost;
+        exit when not lost;
+    end loop;
+    return taken;
+end $$;

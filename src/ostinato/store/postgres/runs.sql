@@ -1,0 +1,174 @@
+-- What happens to runs. Parameters are written :name; each block has a twin of the same name and parameters for SQLite.
+
+-- name: insert_runs
+select requested, existing from ostinato.insert_runs(:requests::text::jsonb, :ring)
+
+-- name: claim
+-- The array is built once, so exactly as many rows are taken as asked for, whatever the planner thinks.
+-- (due, id) >= the mark is an index bound: entries that vacuum cannot remove yet are not walked.
+update ostinato.runs
+set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
+    certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock())
+where id = any(array(
+    select id from ostinato.runs
+    where queue = :queue and suspect = :suspect and state = 'ready'
+      and (due, id) >= (:mark_due::bigint, :mark_id::text)
+      and exists (select 1 from ostinato.workers where id = :worker and dead_at is null)
+      and not exists (select 1 from ostinato.queues where name = :queue and paused)
+    order by due, id
+    limit :limit
+    for update skip locked))
+returning id, lease_no, function, queue, attempt, input::text, due,
+          extract(epoch from claimed_at - run_at)::double precision, suspect, key, timeout, metadata::text, invoked_by
+
+-- name: complete_runs
+with ended as (
+    update ostinato.runs r
+    set state = 'completed', output = c.e->'output', ended_at = ostinato.clock(), worker = null, error = null,
+        suspect = false, uncounted = 0
+    from jsonb_array_elements(:settlements::text::jsonb) as c(e)
+    where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer
+      and r.state = 'running' and not r.cancel_requested
+    returning r.id
+)
+select id from ended, (select ostinato.announce(array_agg(id)) from ended) announced
+
+-- name: settle_runs
+-- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
+with settled as (
+    update ostinato.runs r
+    set state = case when s.state = 'held' and s.delay <= 0 then 'ready' else s.state end,
+        reason = case when s.state = 'held' and s.delay > 0 then s.reason end,
+        run_at = case when s.state = 'held' then s.until else r.run_at end,
+        due = case when s.state = 'held' then ostinato.micros(s.until) - 1000000 * r.priority::bigint else r.due end,
+        attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
+        error = coalesce(s.error, r.error), worker = null,
+        ended_at = case when s.state in ('failed', 'cancelled') then ostinato.clock() end
+    from (
+        select e->>'run_id' as id, (e->>'lease_no')::integer as lease_no, e->>'state' as state, e->>'reason' as reason,
+               coalesce((e->>'delay')::double precision, 0) as delay, e->'error' as error,
+               coalesce((e->>'refund')::integer, 0) as refund, coalesce((e->>'suspect')::boolean, false) as suspect,
+               coalesce((e->>'uncounted')::smallint, 0::smallint) as uncounted,
+               ostinato.clock() + coalesce((e->>'delay')::double precision, 0) * interval '1 second' as until
+        from jsonb_array_elements(:settlements::text::jsonb) as c(e)
+    ) s
+    where r.id = s.id and r.lease_no = s.lease_no and r.state = 'running'
+      and (s.state = 'cancelled' or not r.cancel_requested)
+    returning r.id, r.ended_at
+)
+select id from settled,
+    (select ostinato.announce(array_agg(id) filter (where ended_at is not null)) from settled) announced
+
+-- name: start_runs
+update ostinato.runs r
+set certain = true
+from jsonb_array_elements(:starts::text::jsonb) as c(e)
+where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer and r.state = 'running'
+returning r.id
+
+-- name: add_attempts
+insert into ostinato.attempts (run_id, lease_no, attempt, worker, code, message, traceback, started_at, ended_at)
+select e->>'run_id', (e->>'lease_no')::integer, (e->>'attempt')::smallint, e->>'worker', e->>'code', e->>'message', e->>'traceback',
+       ostinato.clock() - (e->>'duration')::double precision * interval '1 second', ostinato.clock()
+from jsonb_array_elements(:attempts::text::jsonb) as c(e)
+on conflict (run_id, lease_no) do nothing
+
+-- name: free_keys
+-- 'active' keys end with the run, 'failed' ones unless it failed, the others with time alone.
+delete from ostinato.keys k
+using jsonb_array_elements(:freed::text::jsonb) as c(e)
+where k.run_id = c.e->>'run_id' and (k.mode = 'active' or (k.mode = 'failed' and c.e->>'state' <> 'failed'))
+
+-- name: fences
+-- What stands in the way of settlements that were refused.
+select r.id, r.lease_no, r.state, r.cancel_requested, r.error->>'message'
+from ostinato.runs r
+where r.id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
+
+-- name: release_due
+update ostinato.runs
+set state = 'ready', reason = null
+where id = any(array(
+    select id from ostinato.runs
+    where state = 'held' and queue = :queue and run_at <= ostinato.clock()
+    order by run_at
+    limit :limit
+    for update skip locked))
+returning id
+
+-- name: ring
+select ostinato.ring(:queue)
+
+-- name: next_due
+select extract(epoch from run_at - ostinato.clock())::double precision
+from ostinato.runs
+where state = 'held' and queue = :queue
+order by run_at
+limit 1
+
+-- name: cancel_runs
+-- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins.
+with cancelled as (
+    update ostinato.runs r
+    set cancel_requested = true,
+        error = jsonb_build_object('code', 'cancelled', 'message', :reason::text),
+        state = case when r.state = 'running' then r.state else 'cancelled' end,
+        reason = null,
+        ended_at = case when r.state = 'running' then null else ostinato.clock() end
+    where r.id = any(array(
+        select id from ostinato.runs
+        where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
+          and state in ('held', 'ready', 'running') and not cancel_requested
+        order by id
+        for update))
+    returning r.id, r.state, r.worker, r.ended_at
+)
+select id, state, worker
+from cancelled,
+    (select ostinato.announce(array_agg(id) filter (where ended_at is not null)),
+            case when count(*) filter (where ended_at is null) > 0 then pg_notify('$channel', 'c') end
+     from cancelled) announced
+
+-- name: cancelled_of
+-- The runs of one worker that somebody wants stopped.
+select id from ostinato.runs where worker = :worker and state = 'running' and cancel_requested
+
+-- name: retake_keys
+-- A run that is to go again needs its key back.
+insert into ostinato.keys (function, key, run_id, mode)
+select r.function, r.key, r.id, r.unique_mode
+from ostinato.runs r
+where r.id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
+  and r.state in ('failed', 'cancelled') and r.key is not null and r.unique_mode in ('active', 'failed')
+order by r.function, r.key
+on conflict (function, key) do nothing
+
+-- name: retry_runs
+update ostinato.runs r
+set state = 'ready', attempt = 0, suspect = false, uncounted = 0, certain = false, cancel_requested = false,
+    run_at = ostinato.clock(), due = ostinato.micros(ostinato.clock()) - 1000000 * r.priority::bigint, ended_at = null
+where r.id = any(array(
+    select id from ostinato.runs
+    where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb))) and state in ('failed', 'cancelled')
+    order by id
+    for update))
+  and (r.key is null or r.unique_mode = 'until'
+       or exists (select 1 from ostinato.keys k where k.function = r.function and k.key = r.key and k.run_id = r.id))
+returning r.id, r.queue, ostinato.ring(r.queue)
+
+-- name: prune_runs
+delete from ostinato.runs
+where id = any(array(
+    select id from ostinato.runs
+    where state = :state and ended_at < ostinato.clock() - :keep::double precision * interval '1 second'
+    order by ended_at
+    limit :limit
+    for update skip locked))
+returning id
+
+-- name: prune_attempts
+delete from ostinato.attempts where run_id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
+
+-- name: prune_keys
+delete from ostinato.keys
+where (function, key) in (select function, key from ostinato.keys where until <= ostinato.clock() order by until limit :limit)

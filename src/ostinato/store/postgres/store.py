@@ -1,0 +1,199 @@
+"""The store on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import asyncpg
+from msgspec import json
+
+from ...errors import NotMigrated, StoreUnavailable
+from ...model.change import Change, Committed, RunInserted
+from .. import flows, sql
+from ..base import FlowStore
+from ..flows import Call, Flow, Row
+from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
+from .errors import RETRIABLE, translated
+from .listener import PostgresListener
+from .migrating import PostgresMigrations
+from .naming import adapt, check_schema
+from .pool import Connection, Pool
+from .transaction import PostgresTransaction
+
+T = TypeVar("T")
+
+_SESSION = {"application_name": "ostinato", "jit": "off", "timezone": "UTC"}
+_TRIES = 5
+
+
+class PostgresStore(FlowStore):
+    """Runs in a PostgreSQL schema. One instance belongs to one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "ostinato",
+        listen_url: str | None = None,
+        notify: bool = True,
+        connections: int = 10,
+        statement_cache: int = 200,
+    ) -> None:
+        super().__init__()
+        self.url, self.schema, self.notify = url, check_schema(schema), notify
+        self._listen_url = listen_url or url
+        self._statement_cache = statement_cache
+        self.blocks = load_blocks(schema)
+        self._pool = Pool(self._connect, size=connections)
+        self._connections = connections
+
+    # --- life
+
+    async def open(self) -> None:
+        """Connects once and refuses a database whose schema is missing or older than this code."""
+        missing = [step.name for step in await self.migrations().status() if step.applied_at is None]
+        if missing:
+            raise NotMigrated(
+                f"the database has no up-to-date schema {self.schema!r} (missing: {', '.join(missing)}); run `ostinato migrate up`"
+            )
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def migrations(self) -> PostgresMigrations:
+        return PostgresMigrations(self._pool.connection, schema=self.schema)
+
+    def listener(self, on_signal: Callable[[Signal], None]) -> Listener:
+        return PostgresListener(
+            lambda: self._connect(self._listen_url), on_signal, channel=self.schema, blocks=self.blocks, probe=self._probe
+        )
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Leases]:
+        keeper = PostgresStore(self.url, schema=self.schema, connections=1, statement_cache=self._statement_cache)
+        try:
+            yield keeper
+        finally:
+            await keeper.close()
+
+    # --- connections
+
+    async def _connect(self, url: str | None = None) -> Connection:
+        with translated():
+            connection = await asyncpg.connect(
+                url or self.url,
+                server_settings=_SESSION,
+                statement_cache_size=self._statement_cache,
+                timeout=10,
+                command_timeout=60,
+            )
+        await _speak_json(connection)
+        return connection
+
+    # --- flows
+
+    async def read(self, flow: Flow[T]) -> T:
+        async with self._pool.connection() as connection:
+            with translated():
+                return await self.execute(connection, flow)
+
+    async def write(self, flow: Flow[T], *, single: bool = False) -> T:
+        async with self._pool.connection() as connection:
+            with translated():
+                work = self.execute(connection, flow) if single else self._transact(connection, flow)
+                return await shielded(work)
+
+    async def _transact(self, connection: Connection, flow: Flow[T]) -> T:
+        async with connection.transaction():
+            return await self.execute(connection, flow)
+
+    async def execute(self, connection: Connection, flow: Flow[T]) -> T:
+        """Drives a flow on a connection, in whatever transaction is open there."""
+        blocks = self.blocks
+        try:
+            call = next(flow)
+            while True:
+                block = blocks[call.block]
+                rows: Sequence[Row] = await connection.fetch(block.text, *block.arguments(call.arguments))
+                call = flow.send(rows)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    # --- commits
+
+    async def commit(self, changes: Sequence[Change]) -> Committed:
+        for again in range(_TRIES):
+            try:
+                return await super().commit(changes)
+            except RETRIABLE:
+                if again == _TRIES - 1:
+                    raise
+            except StoreUnavailable:
+                # A failed commit may have committed. Settlements are fenced, so they can be given again; new runs keep their
+                # ids, so it can be seen whether they are there.
+                if again or not await self._all_inserted(changes):
+                    raise
+                return Committed()
+        raise AssertionError("unreachable")
+
+    async def _all_inserted(self, changes: Sequence[Change]) -> bool:
+        ids = [change.id for change in changes if isinstance(change, RunInserted)]
+        return bool(ids) and len(ids) == len(changes) and await self.views.existing(ids) == set(ids)
+
+    def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+        rows = yield Call("insert_runs", {"requests": flows.encoded(changes), "ring": self.notify})
+        return {row[0]: row[1] for row in rows}
+
+    @asynccontextmanager
+    async def begin(self, *, limit: float | None = None) -> AsyncIterator[Transaction]:
+        async with self._pool.connection() as connection:
+            transaction = PostgresTransaction(self, connection)
+            await transaction.start()
+            try:
+                yield transaction
+            finally:
+                await transaction.rollback()
+
+    async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
+        refuse_other_dialect(caller, "postgresql")
+        with translated():
+            return await caller.drive(self.committing(changes), self.blocks)
+
+    # --- wake-ups
+
+    async def ring(self, queue: str) -> None:
+        if self.notify:
+            await self.write(flows.reading("ring", queue=queue), single=True)
+
+    async def _probe(self, token: str) -> None:
+        await self.write(flows.reading("probe", token=token), single=True)
+
+
+def load_blocks(schema: str) -> Mapping[str, sql.Block]:
+    blocks = sql.load("ostinato.store.postgres", adapt=lambda text: adapt(text, schema))
+    return {name: sql.numbered(block) for name, block in blocks.items()}
+
+
+async def _speak_json(connection: Connection) -> None:
+    """Users' statements take and give Python values for json and jsonb. Ours pass JSON as text, so they do not notice."""
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(
+            kind, schema="pg_catalog", encoder=_encode, decoder=json.decode, format="text"
+        )
+
+
+def _encode(value: Any) -> str:
+    return json.encode(value).decode()
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits work that must not be cut short: a commit that is cancelled has often committed."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,64 @@
+-- Reads for people: one JSON text per row, with the same keys on both stores.
+
+-- name: run
+select to_jsonb(v)::text from (
+    select r.id, r.function, r.queue, r.state, r.reason, r.priority, r.attempt, r.lease_no, r.key, r.invoked_by, r.timeout,
+           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.cancel_requested, r.suspect,
+           r.worker as locked_by, w.expires_at as lease_expires_at, r.input, r.output, r.error, r.metadata,
+           coalesce(q.paused, false) as queue_paused, f.attempts as attempts_allowed,
+           coalesce((select jsonb_agg(to_jsonb(a) - 'run_id' order by a.lease_no) from ostinato.attempts a where a.run_id = r.id), '[]') as attempts
+    from ostinato.runs r
+    left join ostinato.workers w on w.id = r.worker
+    left join ostinato.queues q on q.name = r.queue
+    left join ostinato.functions f on f.name = r.function
+    where r.id = :id
+) v
+
+-- name: runs
+select to_jsonb(v)::text from (
+    select r.id, r.function, r.queue, r.state, r.reason, r.priority, r.attempt, r.lease_no, r.key, r.invoked_by, r.timeout,
+           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.cancel_requested, r.suspect,
+           r.worker as locked_by, w.expires_at as lease_expires_at, r.input, r.output, r.error, r.metadata,
+           coalesce(q.paused, false) as queue_paused, f.attempts as attempts_allowed
+    from ostinato.runs r
+    left join ostinato.workers w on w.id = r.worker
+    left join ostinato.queues q on q.name = r.queue
+    left join ostinato.functions f on f.name = r.function
+    where (:function::text is null or r.function = :function)
+      and (:queue::text is null or r.queue = :queue)
+      and (:state::text is null or r.state = :state)
+      and (:before::text is null or r.id < :before)
+    order by r.id desc
+    limit :limit
+) v
+
+-- name: outcomes
+-- What became of runs that somebody waits for: only those that have ended.
+select id, state, output::text, error::text
+from ostinato.runs
+where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb))) and ended_at is not null
+
+-- name: existing_runs
+select id from ostinato.runs where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
+
+-- name: counts
+select jsonb_build_object('function', function, 'queue', queue, 'state', state, 'count', count(*))::text
+from ostinato.runs
+group by function, queue, state
+order by function, queue, state
+
+-- name: workers
+select to_jsonb(v)::text from (
+    select w.id, w.name, w.queues, w.lease, w.started_at, w.renewed_at, w.expires_at, w.stopping, w.dead_at,
+           w.dead_at is null and w.expires_at >= ostinato.clock() as alive,
+           (select count(*) from ostinato.runs r where r.worker = w.id and r.state = 'running') as running
+    from ostinato.workers w
+    where :dead or w.dead_at is null
+    order by w.started_at
+) v
+
+-- name: functions
+select to_jsonb(f)::text from ostinato.functions f order by f.name
+
+-- name: function_names
+select name from ostinato.functions order by name
