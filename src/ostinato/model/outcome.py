@@ -62,7 +62,13 @@ class Settled(Struct, frozen=True):
     """The handler settled the run itself, in its own transaction."""
 
 
-Outcome = Done | Failed | Cancelled | GivenBack | Lost | Settled
+class Unknown(Struct, frozen=True):
+    """The worker does not know the function; one that does may come."""
+
+
+Outcome = Done | Failed | Cancelled | GivenBack | Lost | Settled | Unknown
+
+UNKNOWN_DELAY = 60.0
 
 
 def failure(error: BaseException) -> Failed | Cancelled:
@@ -91,7 +97,7 @@ def portable(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float) -> list[Change]:
+def settle(run: Claimed, outcome: Outcome, retry: Retry | None, *, worker: str, duration: float) -> list[Change]:
     """The changes that end the attempt."""
     match outcome:
         case Done(output):
@@ -103,6 +109,13 @@ def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duratio
             return _with_key(run, settled, State.CANCELLED)
         case GivenBack():
             return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
+        case Unknown():
+            error = error_json("unknown_function", f"worker {worker} serves this queue but has no function {run.function!r}")
+            return [
+                RunSettled(
+                    run.id, run.lease_no, State.HELD, reason=Reason.PARKED, delay=UNKNOWN_DELAY, error=error, refund=1
+                )
+            ]
         case Lost() | Settled():
             return []
 

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     NOT_DUE = "not_due"
     RETRY = "retry"
     PAUSED = "paused"
+    PARKED = "parked"
 
 
 class Move(NamedTuple):

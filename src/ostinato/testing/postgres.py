@@ -164,32 +164,39 @@ def _public_copy(installation: Path) -> Path:
     """A copy of an installation that every user can reach, made once and shared by all processes."""
     with (installation / "bin" / "postgres").open("rb") as program:
         digest = hashlib.file_digest(program, "sha256").hexdigest()
-    home = _copies()
+    site, home = installation.parents[1], _copies()
     copy, fresh = home / digest[:16], home / "fresh"
     with _locked(home / "lock"):
-        if not (copy.exists() and _names(copy) == _names(installation)):  # the system may tidy up old files
+        if _files(site, installation) != _files(copy, copy / installation.relative_to(site)):
             shutil.rmtree(fresh, ignore_errors=True)
             shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(installation, fresh, ignore=shutil.ignore_patterns("include"))
+            for folder in _folders(installation):
+                shutil.copytree(folder, fresh / folder.relative_to(site))
             subprocess.run(["chmod", "-R", "a+rX", fresh], check=True)
             fresh.rename(copy)
-    return copy
+    return copy / installation.relative_to(site)
+
+
+def _folders(installation: Path) -> list[Path]:
+    """What it takes to run: its own folders, and the libraries that its wheel keeps beside the package."""
+    package = installation.parent
+    folders = [installation / "bin", installation / "lib", installation / "share"]
+    return [path for path in (*folders, package.with_name(f"{package.name}.libs")) if path.exists()]
+
+
+def _files(site: Path, installation: Path) -> set[Path]:
+    """What is there: systems tidy up their temporary folders file by file."""
+    return {path.relative_to(site) for folder in _folders(installation) for path in folder.rglob("*")}
 
 
 def _copies() -> Path:
     home = _temporary_root() / f"ostinato-postgres-{os.geteuid()}"
-    with suppress(FileExistsError):
-        home.mkdir(mode=0o700)
-        home.chmod(0o755)
+    home.mkdir(mode=0o700, exist_ok=True)
     status = home.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise ConfigError(f"{home} was made by somebody else; remove it")
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigError(f"{home} could have been written by somebody else; remove it")
+    home.chmod(0o755)
     return home
-
-
-def _names(installation: Path) -> set[Path]:
-    parts = (path.relative_to(installation) for path in installation.rglob("*"))
-    return {path for path in parts if path.parts[0] != "include"}
 
 
 @contextmanager
@@ -249,9 +256,9 @@ class GivenServer(Server):
 class PostgresServer(Server):
     """A server started from binaries, with its data in a temporary folder of its own.
 
-    Trusts every local connection. Without `fsync` its data lives in memory where there is enough, and survives
-    its own crashes but not the machine's. Stopping keeps the data, closing removes it. The newest version found
-    is taken where none is named.
+    Trusts every local connection. Without `fsync` its data lives in memory where there is enough of it, and
+    survives the server's crashes but not the machine's. Stopping keeps the data, closing removes it.
+    The newest version found is taken where none is named.
     """
 
     def __init__(
@@ -474,8 +481,11 @@ class Watchdog:
         while read -r line; do server=$line; done
         if [ -n "$server" ]; then
             kill -QUIT "$server" && kill -CONT "$server"
-            for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$server" || break; sleep 0.$i; done
-            kill -KILL "$server"
+            for i in 1 2 3 4 5 6 7 8 9 9 9 9; do
+                [ -e "$1/data/postmaster.pid" ] && kill -0 "$server" || { server=; break; }
+                sleep 0.$i
+            done
+            [ -z "$server" ] || kill -KILL "$server"
         fi
         for i in 1 2 3 4 5 6 7 8 9; do rm -rf "$1" && break; sleep 0.$i; done
     """

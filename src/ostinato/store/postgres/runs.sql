@@ -1,4 +1,7 @@
 -- What happens to runs. Parameters are written :name; each block has a twin of the same name and parameters for SQLite.
+--
+-- A run has a worker while it is running and at no other time. The fences ask for the worker and not for state = 'running', which would
+-- invite the planner to the index of running runs, with all the entries that vacuum could not remove yet.
 
 -- name: insert_runs
 select requested, existing from ostinato.insert_runs(:requests::text::jsonb, :ring)
@@ -28,10 +31,12 @@ with ended as (
         suspect = false, uncounted = 0
     from jsonb_array_elements(:settlements::text::jsonb) as c(e)
     where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer
-      and r.state = 'running' and not r.cancel_requested
+      and r.worker is not null and not r.cancel_requested
     returning r.id
+), announced as materialized (
+    select ostinato.announce(array_agg(id)) from ended
 )
-select id from ended, (select ostinato.announce(array_agg(id)) from ended) announced
+select id from ended cross join announced
 
 -- name: settle_runs
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
@@ -52,18 +57,19 @@ with settled as (
                ostinato.clock() + coalesce((e->>'delay')::double precision, 0) * interval '1 second' as until
         from jsonb_array_elements(:settlements::text::jsonb) as c(e)
     ) s
-    where r.id = s.id and r.lease_no = s.lease_no and r.state = 'running'
+    where r.id = s.id and r.lease_no = s.lease_no and r.worker is not null
       and (s.state = 'cancelled' or not r.cancel_requested)
     returning r.id, r.ended_at
+), announced as materialized (
+    select ostinato.announce(array_agg(id) filter (where ended_at is not null)) from settled
 )
-select id from settled,
-    (select ostinato.announce(array_agg(id) filter (where ended_at is not null)) from settled) announced
+select id from settled cross join announced
 
 -- name: start_runs
 update ostinato.runs r
 set certain = true
 from jsonb_array_elements(:starts::text::jsonb) as c(e)
-where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer and r.state = 'running'
+where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer and r.worker is not null
 returning r.id
 
 -- name: add_attempts
@@ -122,12 +128,12 @@ with cancelled as (
         order by id
         for update))
     returning r.id, r.state, r.worker, r.ended_at
+), announced as materialized (
+    select ostinato.announce(array_agg(id) filter (where ended_at is not null)),
+           case when count(*) filter (where ended_at is null) > 0 then pg_notify('$channel', 'c') end
+    from cancelled
 )
-select id, state, worker
-from cancelled,
-    (select ostinato.announce(array_agg(id) filter (where ended_at is not null)),
-            case when count(*) filter (where ended_at is null) > 0 then pg_notify('$channel', 'c') end
-     from cancelled) announced
+select id, state, worker from cancelled cross join announced
 
 -- name: cancelled_of
 -- The runs of one worker that somebody wants stopped.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from msgspec import json
 
 from ...errors import NotMigrated, StoreUnavailable
 from ...model.change import Change, Committed, RunInserted
+from ...shield import shielded
 from .. import flows, sql
 from ..base import FlowStore
 from ..flows import Call, Flow, Row
@@ -25,7 +25,18 @@ from .transaction import PostgresTransaction
 
 T = TypeVar("T")
 
-_SESSION = {"application_name": "ostinato", "jit": "off", "timezone": "UTC"}
+_SESSION = {"application_name": "ostinato"}
+_ENGINE_SESSION = {
+    **_SESSION,
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+"""Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large, so the planner is
+left no other choice; connections for users' statements and for views have it all."""
 _TRIES = 5
 
 
@@ -47,8 +58,8 @@ class PostgresStore(FlowStore):
         self._listen_url = listen_url or url
         self._statement_cache = statement_cache
         self.blocks = load_blocks(schema)
+        self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
         self._pool = Pool(self._connect, size=connections)
-        self._connections = connections
 
     # --- life
 
@@ -61,6 +72,7 @@ class PostgresStore(FlowStore):
             )
 
     async def close(self) -> None:
+        await self._engine_pool.close()
         await self._pool.close()
 
     def migrations(self) -> PostgresMigrations:
@@ -81,11 +93,11 @@ class PostgresStore(FlowStore):
 
     # --- connections
 
-    async def _connect(self, url: str | None = None) -> Connection:
+    async def _connect(self, url: str | None = None, *, session: Mapping[str, str] = _SESSION) -> Connection:
         with translated():
             connection = await asyncpg.connect(
                 url or self.url,
-                server_settings=_SESSION,
+                server_settings=session,
                 statement_cache_size=self._statement_cache,
                 timeout=10,
                 command_timeout=60,
@@ -101,7 +113,7 @@ class PostgresStore(FlowStore):
                 return await self.execute(connection, flow)
 
     async def write(self, flow: Flow[T], *, single: bool = False) -> T:
-        async with self._pool.connection() as connection:
+        async with self._engine_pool.connection() as connection:
             with translated():
                 work = self.execute(connection, flow) if single else self._transact(connection, flow)
                 return await shielded(work)
@@ -187,13 +199,3 @@ async def _speak_json(connection: Connection) -> None:
 
 def _encode(value: Any) -> str:
     return json.encode(value).decode()
-
-
-async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits work that must not be cut short: a commit that is cancelled has often committed."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

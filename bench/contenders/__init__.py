@@ -1,0 +1,65 @@
+"""Who is measured. A contender is one file with one class; adding a peer is a file and a line in `CONTENDERS`."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Literal, Protocol, Self, cast
+
+StoreName = Literal["postgres", "sqlite"]
+Handler = Callable[[int], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The database that a contender works on, and the few settings that measures vary."""
+
+    url: str
+    concurrency: int = 500
+    wake_ups: bool = True
+    poll_seconds: float = 30.0
+
+
+class Contender(Protocol):
+    """One way to queue and run jobs, as seen from one process.
+
+    Every job carries the input `{"n": n}`, encoded and decoded by the contender, and everything is committed durably:
+    `enqueue` and `enqueue_many` return after the commit, and `settled` counts only jobs whose completion is committed.
+    """
+
+    def __init__(self, target: Target) -> None: ...
+
+    async def migrate(self) -> None:
+        """Create the tables in an empty database; called on a contender that is not open."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *exc_info: object) -> None: ...
+
+    async def enqueue(self, n: int) -> None: ...
+
+    async def enqueue_many(self, numbers: Sequence[int]) -> None: ...
+
+    async def work(self, handle: Handler) -> None:
+        """Run jobs until cancelled: each in its own asyncio task, `target.concurrency` at a time, awaiting `handle(n)`."""
+
+    async def settled(self, count: int) -> None:
+        """Return as soon as this worker has `count` jobs durably completed; costs nothing while the jobs run."""
+
+    async def completed(self) -> int:
+        """Count the completed jobs in the database: the check after the clock has stopped."""
+
+
+CONTENDERS: dict[tuple[str, StoreName], str] = {
+    ("ostinato", "postgres"): "bench.contenders.ostinato:Ostinato",
+    ("ostinato", "sqlite"): "bench.contenders.ostinato:Ostinato",
+    ("bare", "postgres"): "bench.contenders.bare_postgres:BarePostgres",
+    ("bare", "sqlite"): "bench.contenders.bare_sqlite:BareSqlite",
+    ("bare-json", "postgres"): "bench.contenders.bare_postgres:BarePostgresJson",
+    ("bare-json", "sqlite"): "bench.contenders.bare_sqlite:BareSqliteJson",
+}
+
+
+def contender(name: str, store: StoreName) -> type[Contender]:
+    """Import the class only in the process that measures it, so that memory figures hold nothing of the others."""
+    module, _, attribute = CONTENDERS[name, store].partition(":")
+    return cast(type[Contender], getattr(import_module(module), attribute))

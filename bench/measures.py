@@ -1,0 +1,139 @@
+"""What is measured, between whom, and the bar that each comparison is held against."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bench import samples
+from bench.arenas import Arena
+from bench.contenders import StoreName
+from bench.samples import Entrant, Sample
+from bench.sizes import Sizes
+
+OSTINATO = Entrant("ostinato", "ostinato")
+OSTINATO_QUIET = Entrant("ostinato, no wake-ups", "ostinato", wake_ups=False)
+BARE = Entrant("bare loop", "bare")
+BARE_QUIET = Entrant("bare loop, no wake-ups", "bare", wake_ups=False)
+BARE_JSON = Entrant("bare loop, one JSON parameter", "bare-json", wake_ups=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a comparison has to reach, and what it hopes for."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    goal: float | None = None
+
+    def passes(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+
+    def reaches_goal(self, value: float) -> bool:
+        return self.goal is not None and value >= self.goal
+
+    def __str__(self) -> str:
+        bound = f">= {self.at_least:g}" if self.at_least is not None else f"<= {self.at_most:g}"
+        return bound if self.goal is None else f"{bound} (goal {self.goal:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One entrant's metric over another's, pair by pair; without a baseline, the metric itself."""
+
+    metric: str
+    subject: Entrant
+    baseline: Entrant | None
+    bar: Bar | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One kind of figure, taken from each entrant in turn, round after round."""
+
+    key: str
+    store: StoreName
+    title: str
+    metrics: dict[str, str]
+    take: Callable[[Arena, Entrant, Sizes], Awaitable[Sample]]
+    entrants: tuple[Entrant, ...]
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.key}-{self.store}"
+
+
+RATE = {"rate": "/s"}
+DRAIN = RATE | {"rss_mb": "MB", "peak_mb": "MB peak", "startup_seconds": "s to the first run"}
+PICK_UP = {"p50_ms": "ms p50", "p99_ms": "ms p99", "after_commit_p50_ms": "ms p50 after the commit"}
+
+WORKER_MEMORY = Comparison("rss_mb", OSTINATO, None, Bar(at_most=100))
+
+
+def measures(sizes: Sizes) -> list[Measure]:
+    return [
+        *enqueueing("postgres", sizes, singly=Bar(at_least=0.75), in_bulk=Bar(at_least=0.4, goal=0.6)),
+        *draining("postgres", sizes, Bar(at_least=0.6, goal=0.8)),
+        picking_up("postgres", Bar(at_most=1.5)),
+        *producing(sizes, Bar(at_least=0.9)),
+        *enqueueing("sqlite", sizes, singly=None, in_bulk=None),
+        *draining("sqlite", sizes, Bar(at_least=0.4)),
+        picking_up("sqlite", None),
+    ]
+
+
+def enqueueing(store: StoreName, sizes: Sizes, *, singly: Bar | None, in_bulk: Bar | None) -> list[Measure]:
+    """The bare inserts ring no bell, Ostinato does as it does by default."""
+    return [
+        Measure(
+            "single", store, "enqueue singly", RATE, samples.enqueue_singly,
+            (OSTINATO, BARE_QUIET),
+            (Comparison("rate", OSTINATO, BARE_QUIET, singly),),
+        ),
+        Measure(
+            "bulk", store, f"enqueue {sizes.bulk:,} in batches of {sizes.batch:,}", RATE, samples.enqueue_in_bulk,
+            (OSTINATO, BARE_QUIET, BARE_JSON),
+            (Comparison("rate", OSTINATO, BARE_QUIET, in_bulk), Comparison("rate", OSTINATO, BARE_JSON)),
+        ),
+    ]  # fmt: skip
+
+
+def draining(store: StoreName, sizes: Sizes, bar: Bar) -> list[Measure]:
+    comparisons = (Comparison("rate", OSTINATO, BARE, bar), WORKER_MEMORY)
+    return [
+        Measure(
+            "drain", store, f"drain {sizes.drain:,} no-op runs", DRAIN, samples.drain,
+            (OSTINATO, BARE), comparisons,
+        ),
+        Measure(
+            "drain-large", store, f"drain {sizes.large_drain:,} no-op runs", DRAIN, samples.large_drain,
+            (OSTINATO, BARE), comparisons,
+        ),
+    ]  # fmt: skip
+
+
+def picking_up(store: StoreName, bar: Bar | None) -> Measure:
+    return Measure(
+        "pickup", store, "pick-up by an idle worker", PICK_UP, samples.pick_up,
+        (OSTINATO, BARE),
+        (Comparison("p50_ms", OSTINATO, BARE, bar), Comparison("p99_ms", OSTINATO, BARE)),
+    )  # fmt: skip
+
+
+def producing(sizes: Sizes, bar: Bar) -> list[Measure]:
+    """PostgreSQL only: SQLite has no notifications, and its workers watch the data version, which costs writers nothing."""
+    entrants = (OSTINATO, OSTINATO_QUIET, BARE, BARE_QUIET)
+    comparisons = (
+        Comparison("rate", OSTINATO, OSTINATO_QUIET, bar),
+        Comparison("rate", BARE, BARE_QUIET),
+        Comparison("rate", OSTINATO_QUIET, BARE_QUIET),
+    )
+    return [
+        Measure(
+            "producers", "postgres", f"{sizes.producers} producers, no worker", RATE, samples.producers,
+            entrants, comparisons,
+        ),
+        Measure(
+            "producers-live", "postgres", f"{sizes.producers} producers beside a worker", RATE,
+            samples.producers_beside_a_worker, entrants, comparisons,
+        ),
+    ]  # fmt: skip

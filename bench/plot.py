@@ -1,0 +1,75 @@
+"""A picture of a session: every pair's ratio with its median and bar, and buffers per claim over the drain."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+from bench.measures import Comparison, Measure
+from bench.results import Results, Spread, compared
+
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402  (the backend has to be chosen first)
+from matplotlib.axes import Axes  # noqa: E402
+
+PAIR, MEDIAN, BAR, GOAL = "#9bb7d4", "#1f4e79", "#c0392b", "#27864a"
+
+
+def plot(results: Results, measures: Sequence[Measure], path: Path) -> None:
+    lines = [
+        (measure, comparison, ratios)
+        for measure in measures
+        for comparison in measure.comparisons
+        if comparison.baseline and (ratios := compared(results.rounds.get(measure.name, []), comparison))
+    ]
+    wanted = [(_plot_ratios, lines)] if lines else []
+    panels = len(wanted) + bool(results.claims)
+    if not panels:
+        return
+    height = 1.5 + 0.45 * len(lines) + 3.0 * bool(results.claims)
+    figure, axes = pyplot.subplots(
+        panels, 1, figsize=(11, height), squeeze=False, layout="constrained",
+        height_ratios=[max(3.0, 0.45 * len(lines))] * len(wanted) + [3.0] * bool(results.claims),
+    )  # fmt: skip
+    if lines:
+        _plot_ratios(axes[0][0], lines)
+    if results.claims:
+        _plot_claims(axes[-1][0], results)
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)
+
+
+def _plot_ratios(axes: Axes, lines: Sequence[tuple[Measure, Comparison, list[float]]]) -> None:
+    for height, (_, comparison, ratios) in enumerate(reversed(lines)):
+        axes.plot(ratios, [height] * len(ratios), "o", color=PAIR, markersize=5)
+        axes.plot(Spread.of(ratios).median, height, "|", color=MEDIAN, markersize=16, markeredgewidth=3)
+        _mark_bar(axes, comparison, height)
+    axes.set_yticks(range(len(lines)), [_label(*line) for line in reversed(lines)], fontsize=8)
+    axes.set_xscale("log")
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set_xlabel("ratio per pair (dots), median (blue), bar (red), goal (green)")
+    axes.grid(axis="x", which="both", alpha=0.25)
+
+
+def _mark_bar(axes: Axes, comparison: Comparison, height: int) -> None:
+    if comparison.bar is None:
+        return
+    bounds = ((comparison.bar.at_least, BAR), (comparison.bar.at_most, BAR), (comparison.bar.goal, GOAL))
+    for bound, colour in bounds:
+        if bound is not None:
+            axes.vlines(bound, height - 0.4, height + 0.4, color=colour, linewidth=2)
+
+
+def _label(measure: Measure, comparison: Comparison, ratios: list[float]) -> str:
+    assert comparison.baseline
+    return f"{measure.store}: {measure.title}\n{comparison.subject.label} ÷ {comparison.baseline.label}"
+
+
+def _plot_claims(axes: Axes, results: Results) -> None:
+    for label, series in results.claims.items():
+        axes.plot(series["drained"], series["buffers"], "o-", label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("runs drained with the vacuum horizon pinned")
+    axes.set_ylabel("buffers per claim")
+    axes.grid(alpha=0.25)
+    axes.legend()

@@ -1,0 +1,126 @@
+"""Tables of a session, for the terminal and as Markdown."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measures import Comparison, Measure
+from bench.results import Results, Round, Spread, compared, values
+
+FLAT = 1.5      # most buffers a claim may take at any step, relative to the first
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A titled table of text, before it is drawn for anyone."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def grids(results: Results, measures: Sequence[Measure]) -> list[Grid]:
+    taken = [measure for measure in measures if results.rounds.get(measure.name)]
+    candidates = [
+        _comparisons(results, taken),
+        _figures(results, taken),
+        _claims(results),
+        Grid("Environment", ("", ""), list(results.environment.items())),
+    ]
+    return [grid for grid in candidates if grid.rows]
+
+
+def _comparisons(results: Results, measures: Sequence[Measure]) -> Grid:
+    columns = ("store", "measure", "compared", "median", "range", "pairs", "bar", "verdict")
+    rows = chain.from_iterable(_comparison_rows(measure, results.rounds[measure.name]) for measure in measures)
+    return Grid("Against the bar", columns, list(rows))
+
+
+def _comparison_rows(measure: Measure, rounds: list[Round]) -> Iterator[tuple[str, ...]]:
+    for comparison in measure.comparisons:
+        ratios = compared(rounds, comparison)
+        if ratios:
+            spread = Spread.of(ratios)
+            bar = str(comparison.bar or "")
+            figures = (_number(spread.median), _range(spread), str(len(ratios)), bar, verdict(comparison, spread))
+            yield (measure.store, measure.title, _sides(measure, comparison), *figures)
+
+
+def verdict(comparison: Comparison, spread: Spread) -> str:
+    if comparison.bar is None:
+        return ""
+    if not comparison.bar.passes(spread.median):
+        return "MISS"
+    return "pass, goal reached" if comparison.bar.reaches_goal(spread.median) else "pass"
+
+
+def _sides(measure: Measure, comparison: Comparison) -> str:
+    unit = measure.metrics[comparison.metric]
+    if comparison.baseline is None:
+        return f"{comparison.subject.label}, {unit}"
+    return f"{comparison.subject.label} ÷ {comparison.baseline.label}, {unit}"
+
+
+def _figures(results: Results, measures: Sequence[Measure]) -> Grid:
+    columns = ("store", "measure", "who", "median", "range", "unit", "n")
+    rows = chain.from_iterable(_figure_rows(measure, results.rounds[measure.name]) for measure in measures)
+    return Grid("Figures", columns, list(rows))
+
+
+def _figure_rows(measure: Measure, rounds: list[Round]) -> Iterator[tuple[str, ...]]:
+    for metric, unit in measure.metrics.items():
+        for entrant in measure.entrants:
+            if found := values(rounds, entrant, metric):
+                spread = Spread.of(found)
+                figures = (_number(spread.median), _range(spread), unit, str(len(found)))
+                yield (measure.store, measure.title, entrant.label, *figures)
+
+
+def _claims(results: Results) -> Grid:
+    columns = ("who", "buffers per claim, first", "last", "most", "after runs", "verdict")
+    rows = [
+        (
+            label,
+            *(str(figure) for figure in (series["buffers"][0], series["buffers"][-1], max(series["buffers"]))),
+            f"{series['drained'][-1]:,}",
+            flatness(label, series["buffers"]),
+        )
+        for label, series in results.claims.items()
+    ]
+    return Grid("Claims with a pinned vacuum horizon", columns, rows)
+
+
+def flatness(label: str, buffers: list[int]) -> str:
+    if label != "ostinato":
+        return ""
+    return "pass" if max(buffers) <= FLAT * buffers[0] else "MISS"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _range(spread: Spread) -> str:
+    return f"{_number(spread.low)} – {_number(spread.high)}"
+
+
+def markdown(grids: Sequence[Grid]) -> str:
+    return "# Benchmark\n\n" + "\n".join(_markdown_table(grid) for grid in grids)
+
+
+def _markdown_table(grid: Grid) -> str:
+    head = [grid.columns, ("---",) * len(grid.columns)]
+    lines = ["| " + " | ".join(row) + " |" for row in chain(head, grid.rows)]
+    return f"## {grid.title}\n\n" + "\n".join(lines) + "\n"
+
+
+def show(grids: Sequence[Grid]) -> None:
+    console = Console()
+    for grid in grids:
+        table = Table(*grid.columns, title=grid.title, title_justify="left", show_header=any(grid.columns))
+        for row in grid.rows:
+            table.add_row(*row, style="red" if row[-1] == "MISS" else None)
+        console.print(table)

@@ -1,0 +1,55 @@
+"""The raw results of a session, as they are stored, and the statistics that reports are made of."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from bench.environment import Environment
+from bench.measures import Comparison
+from bench.samples import Entrant, Sample
+
+Round = dict[str, Sample]
+
+
+@dataclass(slots=True)
+class Results:
+    """Everything that was measured: `rounds[measure][i][entrant label]` is one sample."""
+
+    sizes: dict[str, float]
+    environment: Environment
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+    claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        return cls(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with its range: the range says whether the median means anything."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> "Spread":
+        return cls(median(values), min(values), max(values))
+
+
+def values(rounds: list[Round], entrant: Entrant, metric: str) -> list[float]:
+    return [taken[entrant.label][metric] for taken in rounds if entrant.label in taken]
+
+
+def compared(rounds: list[Round], comparison: Comparison) -> list[float]:
+    """Compute the comparison in each pair: noise that lasts longer than a pair falls on both of its sides."""
+    subject = values(rounds, comparison.subject, comparison.metric)
+    if comparison.baseline is None:
+        return subject
+    baseline = values(rounds, comparison.baseline, comparison.metric)
+    return [one / other for one, other in zip(subject, baseline, strict=False)]

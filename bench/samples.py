@@ -1,0 +1,127 @@
+"""How each single figure is taken: one contender, one fresh database, fresh processes."""
+
+from dataclasses import dataclass, replace
+from statistics import median, quantiles
+
+from bench.arenas import Arena
+from bench.children import children, perform
+from bench.contenders import Target
+from bench.roles import Result, Task
+from bench.sizes import Sizes
+
+Sample = dict[str, float]
+
+WARM_UPS = 10
+LIVE_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A contender as it enters a measure: under a label, with or without wake-ups."""
+
+    label: str
+    contender: str
+    wake_ups: bool = True
+
+    def task(self, arena: Arena, url: str, role: str, **options: object) -> Task:
+        return Task(self.contender, arena.store, Target(url, wake_ups=self.wake_ups), role, options)
+
+
+async def enqueue_singly(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        result = await perform(entrant.task(arena, url, "enqueue_singly", count=sizes.singles))
+    return {"rate": sizes.singles / result["seconds"]}
+
+
+async def enqueue_in_bulk(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        result = await perform(_fill(arena, entrant, url, sizes.bulk, sizes.batch))
+    return {"rate": sizes.bulk / result["seconds"]}
+
+
+async def drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    return await _drain(arena, entrant, sizes.drain, sizes.batch)
+
+
+async def large_drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    return await _drain(arena, entrant, sizes.large_drain, sizes.batch)
+
+
+async def _drain(arena: Arena, entrant: Entrant, count: int, batch: int) -> Sample:
+    async with arena.fresh(entrant.contender) as url:
+        await perform(_fill(arena, entrant, url, count, batch))
+        await arena.settle(url)
+        result = await perform(entrant.task(arena, url, "drain", count=count))
+    _check_all_ran_once(entrant, result, count)
+    kept = ("startup_seconds", "rss_mb", "peak_mb")
+    return {"rate": count / result["seconds"]} | {name: result[name] for name in kept}
+
+
+def _fill(arena: Arena, entrant: Entrant, url: str, count: int, batch: int) -> Task:
+    return entrant.task(arena, url, "enqueue_in_bulk", count=count, batch=batch)
+
+
+def _check_all_ran_once(entrant: Entrant, result: Result, count: int) -> None:
+    """A figure of work that was not done is no figure."""
+    if not result["completed"] == result["handled"] == count:
+        raise AssertionError(f"{entrant.label} completed {result['completed']} and ran {result['handled']} of {count}")
+
+
+async def pick_up(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    """From the call of enqueue in one process to the entry into the handler in another."""
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        count = sizes.pick_ups + WARM_UPS
+        worker_task = entrant.task(arena, url, "pick_up", count=count)
+        sender_task = entrant.task(arena, url, "send_now_and_then", count=count, gap=sizes.pick_up_gap)
+        async with children(worker_task, sender_task) as (worker, sender):
+            await worker.go()
+            await sender.go()
+            sent = await sender.result()
+            await worker.ready()
+            await worker.go()
+            entered = (await worker.result())["entered_ns"]
+    return _latencies(sent, entered)
+
+
+def _latencies(sent: Result, entered: dict[str, int]) -> Sample:
+    numbers = list(sent["sent_ns"])[WARM_UPS:]
+    total = [(entered[n] - sent["sent_ns"][n]) / 1e6 for n in numbers]
+    after_commit = [(entered[n] - sent["acknowledged_ns"][n]) / 1e6 for n in numbers]
+    return {"p50_ms": median(total), "p99_ms": quantiles(total, n=100)[98], "after_commit_p50_ms": median(after_commit)}
+
+
+async def producers(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    """Nobody works: the figure is the inserts' own."""
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        return await _produce(arena, entrant, url, sizes)
+
+
+async def producers_beside_a_worker(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    """A worker takes the jobs as they come: woken, or polling often where there are no wake-ups."""
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        task = entrant.task(arena, url, "work")
+        if not entrant.wake_ups:
+            task = replace(task, target=replace(task.target, poll_seconds=LIVE_POLL_SECONDS))
+        async with children(task) as (worker,):
+            await worker.go()
+            sample = await _produce(arena, entrant, url, sizes)
+            await worker.ready()
+            await worker.go()
+            await worker.result()
+        return sample
+
+
+async def _produce(arena: Arena, entrant: Entrant, url: str, sizes: Sizes) -> Sample:
+    each = sizes.producers // sizes.producer_processes
+    task = entrant.task(arena, url, "produce", producers=each, count=sizes.per_producer)
+    async with children(*[task] * sizes.producer_processes) as started:
+        for child in started:
+            await child.go()
+        results = [await child.result() for child in started]
+    seconds = (max(r["ended_ns"] for r in results) - min(r["started_ns"] for r in results)) / 1e9
+    return {"rate": sizes.producers * sizes.per_producer / seconds}

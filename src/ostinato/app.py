@@ -1,0 +1,215 @@
+"""The app: declarations, and the wiring of everything to a database."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from . import config
+from .clock import Duration, seconds
+from .config import Queue, Retention, Settings
+from .engine.door import NO_OPTIONS, PRIORITIES
+from .engine.registry import Middleware, Registry, specify
+from .engine.site import Site
+from .engine.transaction import Tx
+from .engine.worker import Worker
+from .errors import ConfigError
+from .function import Function
+from .integrations.connections import caller_of
+from .model.retry import Retry
+from .resources.runs import Handle, Runs
+from .resources.workers import Workers
+from .store.ports import Migrations, Store
+from .telemetry import Telemetry, log_to, logger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Functions and the database that remembers their runs.
+
+    >>> app = App("sqlite:///radio.db")
+    >>> @app.function
+    ... async def greet(name: str) -> str:
+    ...     return f"hello {name}"
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        schema: str | None = None,
+        queues: Mapping[str, int | Queue] | str | None = None,
+        lease: Duration | None = None,
+        poll: Duration | None = None,
+        notify: bool | None = None,
+        listen_url: str | None = None,
+        shutdown_grace: Duration | None = None,
+        retention: Retention | Mapping[str, Duration | None] | Duration | None = None,
+        input_limit: int | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
+        self.settings: Settings = config.settle(given)
+        self.telemetry = Telemetry()
+        self.registry = Registry()
+        self._site = Site(
+            self.settings, self.registry, self.telemetry, make_store=lambda: make_store(self.settings), adapt=caller_of
+        )
+        self.runs = Runs(self._site)
+        self.workers = Workers(self._site)
+        self._logged = False
+        self._open: dict[asyncio.AbstractEventLoop, AsyncExitStack] = {}
+
+    # --- declaring
+
+    @overload
+    def function(self, handler: Callable[P, R], /) -> Function[P, R]: ...
+
+    @overload
+    def function(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        version: str | None = None,
+    ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
+
+    def function(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """Declares a function. Its input is what the handler's parameters say."""
+        if handler is None:
+            return lambda handler: self._declare(handler, **options)
+        return self._declare(handler)
+
+    def _declare(
+        self,
+        handler: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        version: str | None = None,
+    ) -> Function[..., Any]:
+        name = name or handler.__name__
+        if retry is not None and not isinstance(retry, Retry):
+            raise ConfigError(f"function {name!r}: retry={retry!r} must be a Retry, like Retry('30s', '5m')")
+        if priority is not None and priority not in PRIORITIES:
+            raise ConfigError(f"function {name!r}: priority={priority!r} must be from -600 to 600")
+        spec = specify(
+            handler,
+            name=name,
+            queue=None if queue is None else config.queue_name(queue),
+            retry=retry,
+            timeout=None if timeout is None else seconds(timeout, what=f"timeout of {name!r}"),
+            priority=priority,
+            version=version,
+        )
+        self.registry.add(spec)
+        return Function(spec, self.runs)
+
+    def middleware(self, around: Middleware) -> Middleware:
+        """Declares what goes around every handler: `async def timed(run, call_next): return await call_next()`."""
+        self.registry.middleware.append(around)
+        return around
+
+    def lifespan(self, generator: Callable[[], AsyncIterator[Mapping[str, Any]]]) -> Callable[[], Any]:
+        """Declares resources that live as long as a worker: an async generator that yields a mapping, seen as `run.resources`."""
+        self.registry.lifespans.append(asynccontextmanager(generator))
+        return generator
+
+    # --- enqueuing
+
+    async def enqueue(self, function: str, input: Mapping[str, Any] | None = None, /, **options: Any) -> Handle:
+        """Enqueues a run by the function's name, which a worker elsewhere may have declared."""
+        source = options.pop("source", "api")
+        given = () if input is None else (input,)
+        return await self.runs.enqueue(function, given, {}, NO_OPTIONS.changed(**options), source=source)
+
+    async def enqueue_many(self, function: str, inputs: Iterable[Mapping[str, Any]], /, **options: Any) -> list[Handle]:
+        """Enqueues many runs by the function's name, all or none."""
+        source = options.pop("source", "api")
+        return await self.runs.enqueue_many(function, inputs, NO_OPTIONS.changed(**options), source=source)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Tx]:
+        """The user's statements and `tx.enqueue` in one transaction, committed at the end of the block, or rolled back."""
+        async with self._site.store() as store, store.begin() as transaction:
+            yield Tx(transaction, self._site.door)
+            await transaction.commit()
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        stack = AsyncExitStack()
+        await stack.enter_async_context(self._site.store())
+        self._open[asyncio.get_running_loop()] = stack
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.pop(asyncio.get_running_loop()).aclose()
+
+    def migrations(self) -> Migrations:
+        """The schema's steps, for `ostinato migrate`."""
+        return make_store(self.settings).migrations()
+
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[Worker]:
+        """A worker in the current event loop, for the block."""
+        async with self._site.store() as store:
+            worker = self._make_worker(store)
+            task = asyncio.create_task(worker.run(), name="ostinato worker")
+            started = asyncio.create_task(worker.started.wait())
+            try:
+                await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    await task
+                yield worker
+            finally:
+                started.cancel()
+                worker.stop()
+                await task
+
+    async def run_worker(self, *, handle_signals: bool = True) -> None:
+        """Works until SIGTERM or SIGINT: the first drains for the grace period, the second gives everything back at once."""
+        async with self._site.store() as store:
+            worker = self._make_worker(store)
+            with suppress(NotImplementedError, RuntimeError):  # not on the main thread: the caller stops us by cancelling
+                if handle_signals:
+                    for number in (signal.SIGTERM, signal.SIGINT):
+                        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
+            await worker.run()
+
+    def _make_worker(self, store: Store) -> Worker:
+        if not self._logged:
+            log_to(logger, self.telemetry)
+            self._logged = True
+        return Worker(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
+
+
+def make_store(settings: Settings) -> Any:
+    """The store that the URL names. This is the only place that knows which there are."""
+    if settings.dialect == "postgresql":
+        try:
+            from .store.postgres import PostgresStore
+        except ModuleNotFoundError as error:
+            if error.name != "asyncpg":
+                raise
+            raise ConfigError("PostgreSQL needs asyncpg: pip install 'ostinato[postgres]'") from error
+        return PostgresStore(
+            settings.url, schema=settings.schema, listen_url=settings.listen_url, notify=settings.notify
+        )
+    from .store.sqlite import SqliteStore
+
+    return SqliteStore(settings.url, schema=settings.schema, notify=settings.notify)

@@ -1,0 +1,293 @@
+"""JSON at the door: encoding, what both databases can keep, and handlers' input types."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any, get_origin, get_type_hints, is_typeddict
+
+import msgspec
+from msgspec import Raw, Struct
+
+from .errors import ConfigError, InvalidInput
+
+DEFAULT_LIMIT = 1024 * 1024
+DEEPEST = 200
+
+_PATH = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
+_FIELD = re.compile(r"required field `([^`]+)`")
+
+
+# --- encoding -------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: object, *, what: str, limit: int = DEFAULT_LIMIT) -> bytes:
+    """The value as JSON that PostgreSQL and SQLite both keep unchanged; anything else is refused with its path."""
+    try:
+        encoded = _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _unserialisable(value, error, what) from error
+    if len(encoded) > limit:
+        raise InvalidInput(
+            f"{what} takes {len(encoded):,} bytes as JSON and may take {limit:,}; store it elsewhere and pass a reference"
+        )
+    if b"\\u0000" in encoded or b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > DEEPEST:
+        _refuse_unportable(value, what)
+    return encoded
+
+
+def _hook(value: object) -> object:
+    dump = getattr(value, "model_dump", None)  # pydantic, without importing it
+    if dump is not None:
+        return dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_hook)
+
+
+def _unserialisable(value: object, error: Exception, what: str) -> InvalidInput:
+    path, problem = _first_problem(value, "$", 0) or ("$", str(error) or type(error).__name__)
+    return InvalidInput(f"{what}: {path} {problem}", path=path)
+
+
+def _refuse_unportable(value: object, what: str) -> None:
+    if found := _first_problem(value, "$", 0):
+        raise InvalidInput(f"{what}: {found[0]} {found[1]}", path=found[0])
+
+
+def _first_problem(value: object, path: str, depth: int) -> tuple[str, str] | None:
+    """Where a value is not portable JSON, and why."""
+    if depth > DEEPEST:
+        return path[:80] + "…", f"is nested deeper than {DEEPEST} levels"
+    match value:
+        case None | bool() | int():
+            return None
+        case str():
+            return _text_problem(value, path)
+        case float():
+            return None if math.isfinite(value) else (path, f"is {value}, which JSON cannot say")
+        case Mapping():
+            return _mapping_problem(value, path, depth)
+        case list() | tuple() | set() | frozenset():
+            return _items_problem(value, path, depth)
+        case _:
+            return _object_problem(value, path, depth)
+
+
+def _items_problem(value: Iterable[object], path: str, depth: int) -> tuple[str, str] | None:
+    for place, item in enumerate(value):
+        if found := _first_problem(item, f"{path}[{place}]", depth + 1):
+            return found
+    return None
+
+
+def _mapping_problem(value: Mapping[Any, Any], path: str, depth: int) -> tuple[str, str] | None:
+    for key, item in value.items():
+        where = f"{path}.{key}"
+        if isinstance(key, str) and (found := _text_problem(key, where)):
+            return found
+        if found := _first_problem(item, where, depth + 1):
+            return found
+    return None
+
+
+def _text_problem(value: str, path: str) -> tuple[str, str] | None:
+    if "\x00" in value:
+        return path, "contains NUL, which PostgreSQL refuses"
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return ascii(path)[1:-1], "contains a lone surrogate, which is not Unicode text"
+    return None
+
+
+def _object_problem(value: object, path: str, depth: int) -> tuple[str, str] | None:
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_hook)
+    except (TypeError, ValueError, RecursionError) as error:
+        return path, f"cannot be stored as JSON: {error}"
+    return None if plain is value else _first_problem(plain, path, depth + 1)
+
+
+# --- handlers' input ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InputType:
+    """How a handler takes its input: nothing, the whole object in one parameter, or keyword parameters."""
+
+    takes_run: bool
+    call: Callable[..., Any]
+    """`call(handler, run, json)`: decodes the input and calls the handler."""
+    check: Callable[[bytes], object]
+    """Decodes the input, or raises InvalidInput."""
+    whole: Any = None
+    schema: Raw | None = None
+
+
+def input_type(handler: Callable[..., Any], *, name: str) -> InputType:
+    """Reads how a handler takes its input from its signature."""
+    hints = _hints(handler, name)
+    parameters = list(inspect.signature(handler).parameters.values())
+    takes_run = bool(parameters) and _is_run(parameters[0], hints)
+    if takes_run:
+        parameters = parameters[1:]
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise ConfigError(f"function {name!r}: a handler cannot take *args; its input is a JSON object")
+    if len(parameters) == 1 and _takes_whole(hints.get(parameters[0].name), parameters[0]):
+        return _whole_input(hints.get(parameters[0].name, dict[str, Any]), takes_run, name)
+    return _keyword_input(parameters, hints, takes_run, name)
+
+
+def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(handler, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"function {name!r}: {error}; its annotations are needed at run time, so import them outside of TYPE_CHECKING"
+        ) from error
+
+
+def _is_run(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> bool:
+    annotation = hints.get(parameter.name)
+    if annotation is None:
+        return parameter.name == "run"
+    return getattr(annotation, "__ostinato_run__", False) is True
+
+
+def _takes_whole(annotation: Any, parameter: inspect.Parameter) -> bool:
+    if parameter.kind is parameter.VAR_KEYWORD or annotation is None:
+        return False
+    origin = get_origin(annotation) or annotation
+    if not isinstance(origin, type):
+        return False
+    if issubclass(origin, dict | Mapping | Struct) or is_typeddict(origin):
+        return True
+    return is_dataclass(origin) or hasattr(origin, "model_validate_json")
+
+
+def _whole_input(annotation: Any, takes_run: bool, name: str) -> InputType:
+    check = _checker(annotation, name)
+    if takes_run:
+        return InputType(True, lambda handler, run, raw: handler(run, check(raw)), check, annotation, _schema(annotation))
+    return InputType(False, lambda handler, run, raw: handler(check(raw)), check, annotation, _schema(annotation))
+
+
+def _keyword_input(
+    parameters: list[inspect.Parameter], hints: Mapping[str, Any], takes_run: bool, name: str
+) -> InputType:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return _open_keywords(takes_run, name)
+    fields = [_field(parameter, hints) for parameter in parameters]
+    struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=True)
+    check, names = _checker(struct, name), tuple(parameter.name for parameter in parameters)
+
+    def keywords(raw: bytes) -> dict[str, Any]:
+        value = check(raw)
+        return {name: getattr(value, name) for name in names}
+
+    return InputType(takes_run, _keyword_call(keywords, takes_run, bool(names)), check, None, _schema(struct))
+
+
+def _keyword_call(keywords: Callable[[bytes], dict[str, Any]], takes_run: bool, any_names: bool) -> Callable[..., Any]:
+    if takes_run:
+        return lambda handler, run, raw: handler(run, **keywords(raw))
+    if any_names:
+        return lambda handler, run, raw: handler(**keywords(raw))
+    return lambda handler, run, raw: handler() if raw in ("{}", b"{}") else handler(**keywords(raw))
+
+
+def _open_keywords(takes_run: bool, name: str) -> InputType:
+    check = _checker(dict[str, Any], name)
+    if takes_run:
+        return InputType(True, lambda handler, run, raw: handler(run, **check(raw)), check)
+    return InputType(False, lambda handler, run, raw: handler(**check(raw)), check)
+
+
+def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any, ...]:
+    annotation = hints.get(parameter.name, Any)
+    if parameter.default is parameter.empty:
+        return parameter.name, annotation
+    default = parameter.default
+    if isinstance(default, list | dict | set):
+        return parameter.name, annotation, msgspec.field(default_factory=lambda: type(default)(default))
+    return parameter.name, annotation, default
+
+
+def _checker(annotation: Any, name: str) -> Callable[[Any], Any]:
+    """A decoder that speaks of the function and the field."""
+    decode = _decoder(annotation, name)
+
+    def check(raw: bytes | str) -> Any:
+        try:
+            return decode(raw)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise _mismatch(error, name) from error
+
+    return check
+
+
+def _decoder(annotation: Any, name: str) -> Callable[[Any], Any]:
+    validate = getattr(annotation, "model_validate_json", None)
+    if validate is not None:
+        return validate  # type: ignore[no-any-return]
+    try:
+        return msgspec.json.Decoder(annotation).decode
+    except TypeError as error:
+        raise ConfigError(f"function {name!r}: its input cannot be read from JSON: {error}") from error
+
+
+def _mismatch(error: Exception, name: str) -> InvalidInput:
+    text, path = _describe(error)
+    return InvalidInput(f"input of {name!r}: {text}", path=path)
+
+
+def _describe(error: Exception) -> tuple[str, str]:
+    pydantic_errors = getattr(error, "errors", None)
+    if callable(pydantic_errors):
+        first = pydantic_errors()[0]
+        path = "$" + "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in first["loc"])
+        return f"{path} {first['msg']}", path
+    text = str(error)
+    place = _PATH.search(text)
+    path = place[1] if place else "$"
+    if field := _FIELD.search(text):
+        path = f"{path}.{field[1]}"
+    return f"{path}: {_PATH.sub('', text)}", path
+
+
+def _schema(annotation: Any) -> Raw | None:
+    pydantic_schema = getattr(annotation, "model_json_schema", None)
+    try:
+        found = pydantic_schema() if pydantic_schema else msgspec.json.schema(annotation)
+    except TypeError:
+        return None  # a type without a JSON Schema, such as one behind a custom hook
+    return Raw(msgspec.json.encode(found))
+
+
+def encode_input(kind: InputType, given: tuple[Any, ...], fields: Mapping[str, Any], *, name: str, limit: int) -> bytes:
+    """The input of an enqueue as checked JSON: `(value)`, or keywords."""
+    value = _given(kind, given, fields, name)
+    encoded = to_json(value, what=f"input of {name!r}", limit=limit)
+    kind.check(encoded)
+    return encoded
+
+
+def _given(kind: InputType, given: tuple[Any, ...], fields: Mapping[str, Any], name: str) -> object:
+    if given and (fields or len(given) > 1):
+        raise InvalidInput(f"input of {name!r}: give one object or keywords, not both")
+    if given:
+        return given[0]
+    if isinstance(kind.whole, type) and issubclass(kind.whole, Struct) and set(fields) <= set(kind.whole.__struct_fields__):
+        return kind.whole(**fields) if _complete(kind.whole, fields) else fields
+    return fields
+
+
+def _complete(struct: type[Struct], fields: Mapping[str, Any]) -> bool:
+    """Whether the struct can be built from these attributes; if not, decoding says best what is missing."""
+    required = len(struct.__struct_fields__) - len(struct.__struct_defaults__)
+    return set(struct.__struct_fields__[:required]) <= set(fields)

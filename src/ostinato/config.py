@@ -1,0 +1,214 @@
+"""Settings: flag > argument > environment (`OSTINATO_…`) > `[tool.ostinato]` in pyproject.toml > default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from .clock import Duration, seconds
+from .codec import DEFAULT_LIMIT
+from .errors import ConfigError
+
+DEFAULT_URL = "sqlite:///ostinato.db"
+DEFAULT_CONCURRENCY = 100
+SHORTEST_LEASE = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How many runs of a queue one worker executes at a time, and how many may wait (None: any number)."""
+
+    concurrency: int = DEFAULT_CONCURRENCY
+    max_waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Seconds that ended runs are kept, by state; None keeps them for ever."""
+
+    completed: float | None = 7 * 86400.0
+    failed: float | None = 30 * 86400.0
+    cancelled: float | None = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    url: str = DEFAULT_URL
+    schema: str = "ostinato"
+    queues: Mapping[str, Queue] = field(default_factory=lambda: {"default": Queue()})
+    lease: float = 30.0
+    poll: float = 30.0
+    notify: bool = True
+    listen_url: str | None = None
+    shutdown_grace: float = 30.0
+    retention: Retention = field(default_factory=Retention)
+    input_limit: int = DEFAULT_LIMIT
+
+    @property
+    def dialect(self) -> str:
+        return dialect_of(self.url)
+
+
+def dialect_of(url: str) -> str:
+    scheme = url.partition(":")[0].partition("+")[0]
+    if scheme in ("postgresql", "postgres"):
+        return "postgresql"
+    if scheme == "sqlite":
+        return "sqlite"
+    raise ConfigError(
+        f"{redacted(url)!r} is not a database URL; use postgresql://user@host/database or sqlite:///path/to/file.db"
+    )
+
+
+def redacted(url: str) -> str:
+    """The URL without its password, fit for logs and errors."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def settle(given: Mapping[str, Any]) -> Settings:
+    """Settings from arguments (None: not given), the environment and pyproject.toml."""
+    project = _project_settings()
+    values: dict[str, Any] = {}
+    for name, read in _READERS.items():
+        raw = _first(given.get(name), _environment(name), project.get(name.replace("_", "-"), project.get(name)))
+        if raw is not None:
+            values[name] = read(raw, name)
+    return _checked(replace(Settings(), **values))
+
+
+def _first(*candidates: Any) -> Any:
+    return next((value for value in candidates if value is not None), None)
+
+
+def _environment(name: str) -> str | None:
+    if name == "url":
+        return os.environ.get("OSTINATO_DATABASE_URL") or os.environ.get("DATABASE_URL") or None
+    return os.environ.get(f"OSTINATO_{name.upper()}") or None
+
+
+def _project_settings() -> Mapping[str, Any]:
+    file = Path("pyproject.toml")
+    if not file.is_file():
+        return {}
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("ostinato", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"pyproject.toml cannot be read: {error}") from error
+    if "database-url" in table:
+        table = {"url": table["database-url"], **table}
+    return table  # type: ignore[no-any-return]
+
+
+def _text(raw: Any, name: str) -> str:
+    if not isinstance(raw, str):
+        raise ConfigError(f"{name}={raw!r} must be text")
+    return raw
+
+
+def _seconds(raw: Duration, name: str) -> float:
+    return seconds(raw, what=name)
+
+
+def _switch(raw: Any, name: str) -> bool:
+    known = {"on": True, "true": True, "1": True, "yes": True, "off": False, "false": False, "0": False, "no": False}
+    if isinstance(raw, bool):
+        return raw
+    if isinstance(raw, str) and raw.lower() in known:
+        return known[raw.lower()]
+    raise ConfigError(f"{name}={raw!r} must be on or off")
+
+
+def _size(raw: Any, name: str) -> int:
+    try:
+        return int(raw)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name}={raw!r} must be a number of bytes") from None
+
+
+def queues_from(raw: Any, name: str = "queues") -> dict[str, Queue]:
+    """Queues from `{"default": 10, "mail": Queue(5)}` or `"default:10,mail:5"`.
+
+    >>> queues_from("default:10,mail:5")["mail"].concurrency
+    5
+    """
+    if isinstance(raw, str):
+        pairs = (part.strip().partition(":") for part in raw.split(",") if part.strip())
+        raw = {queue: amount or DEFAULT_CONCURRENCY for queue, _, amount in pairs}
+    if not isinstance(raw, Mapping) or not raw:
+        raise ConfigError(f"{name}={raw!r} must name at least one queue, like {{'default': 100}} or 'default:100'")
+    return {queue_name(key): _queue(value, key) for key, value in raw.items()}
+
+
+def queue_name(raw: object) -> str:
+    if not isinstance(raw, str) or not raw or len(raw) > 100 or not raw.isprintable() or "," in raw or ":" in raw:
+        raise ConfigError(f"queue {raw!r} must be a name of 1 to 100 printable characters without ',' and ':'")
+    return raw
+
+
+def _queue(value: Any, name: str) -> Queue:
+    if isinstance(value, Mapping):
+        value = Queue(**value)
+    if not isinstance(value, Queue):
+        value = Queue(_whole(value, f"concurrency of queue {name!r}"))
+    _whole(value.concurrency, f"concurrency of queue {name!r}")
+    if value.max_waiting is not None:
+        _whole(value.max_waiting, f"max_waiting of queue {name!r}")
+    return value
+
+
+def _whole(raw: Any, what: str) -> int:
+    try:
+        number = int(raw)
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1:
+        raise ConfigError(f"{what} is {raw!r} and must be a whole number of at least 1")
+    return number
+
+
+def retention_from(raw: Any, name: str = "retention") -> Retention:
+    """Retention from `{"completed": "7d", "failed": None}`, one duration for all, or `"forever"`."""
+    if isinstance(raw, Retention):
+        return raw
+    if isinstance(raw, Mapping):
+        if unknown := set(raw) - {"completed", "failed", "cancelled"}:
+            raise ConfigError(f"{name}: {sorted(unknown)} cannot be kept; name completed, failed or cancelled")
+        return replace(Retention(), **{state: _keep(value, f"{name} of {state}") for state, value in raw.items()})
+    keep = _keep(raw, name)
+    return Retention(keep, keep, keep)
+
+
+def _keep(raw: Any, what: str) -> float | None:
+    return None if raw in (None, "forever") else seconds(raw, what=what)
+
+
+_READERS: dict[str, Any] = {
+    "url": _text,
+    "schema": _text,
+    "queues": queues_from,
+    "lease": _seconds,
+    "poll": _seconds,
+    "notify": _switch,
+    "listen_url": _text,
+    "shutdown_grace": _seconds,
+    "retention": retention_from,
+    "input_limit": _size,
+}
+
+
+def _checked(settings: Settings) -> Settings:
+    dialect_of(settings.url)
+    if settings.lease < SHORTEST_LEASE:
+        raise ConfigError(f"lease={settings.lease}s is shorter than {SHORTEST_LEASE}s: its renewals could not keep up")
+    if settings.poll <= 0:
+        raise ConfigError("poll must be longer than zero")
+    return settings

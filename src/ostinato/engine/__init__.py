@@ -1,0 +1,1 @@
+"""What runs: the worker, its services, and the context a handler sees."""

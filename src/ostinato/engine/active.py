@@ -1,0 +1,64 @@
+"""A run that is being executed in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..model.outcome import Outcome, Stop
+from ..model.run import Claimed
+
+if TYPE_CHECKING:
+    from .context import Run
+    from .registry import FunctionSpec
+
+
+class Active:
+    """One attempt, from its claim to its settlement."""
+
+    __slots__ = (
+        "abandoned",
+        "claimed",
+        "ended",
+        "finishing",
+        "outcome",
+        "reason",
+        "run",
+        "spec",
+        "started",
+        "stop",
+        "task",
+        "worker",
+    )
+
+    def __init__(self, claimed: Claimed, spec: FunctionSpec | None, worker: str, started: float) -> None:
+        self.claimed = claimed
+        self.spec = spec
+        self.worker = worker
+        self.started = started
+        self.ended = started
+        self.task: asyncio.Task[None] | None = None
+        self.run: Run | None = None
+        self.stop: Stop | None = None
+        self.outcome: Outcome | None = None
+        self.reason: str | None = None
+        self.finishing = False
+        self.abandoned = False
+
+    @property
+    def duration(self) -> float:
+        return self.ended - self.started
+
+    @property
+    def timeout(self) -> float:
+        if self.claimed.timeout is not None:
+            return self.claimed.timeout
+        return self.spec.timeout if self.spec else 0.0
+
+    def ask_to_stop(self, why: Stop) -> bool:
+        """Cancels the handler, once; the first reason stands. One that has returned is not disturbed."""
+        if self.stop is not None or self.finishing or self.task is None or self.task.done():
+            return False
+        self.stop = why
+        self.task.cancel(why.value)
+        return True

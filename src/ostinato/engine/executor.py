@@ -1,0 +1,210 @@
+"""One run, from its claim to its settlement: resolve → run → decide → settle."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Raw
+
+from ..codec import to_json
+from ..errors import InvalidInput, StoreError
+from ..model.outcome import Cancelled, Done, Failed, GivenBack, Lost, Outcome, Settled, Stop, Unknown, failure, settle
+from ..model.run import Claimed
+from ..shield import shielded
+from ..store.ports import Fence
+from .active import Active
+from .context import BlockingRun, Run, Tools
+from .deadlines import Deadlines
+from .door import current_run
+from .marks import StartMarks
+from .registry import FunctionSpec, Registry
+from .threads import Threads
+
+_NULL = Raw(b"null")
+
+
+class Executor:
+    """Starts handlers and turns what becomes of them into settlements."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        tools: Tools,
+        *,
+        marks: StartMarks,
+        deadlines: Deadlines,
+        on_concluded: Callable[[Active], None],
+    ) -> None:
+        self._registry, self._tools, self._marks = registry, tools, marks
+        self._deadlines, self._on_concluded = deadlines, on_concluded
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads()
+
+    def start(self, claimed: Claimed, worker: str) -> Active:
+        """Begins an attempt in a task of its own."""
+        active = Active(claimed, self._registry.functions.get(claimed.function), worker, time.perf_counter())
+        active.task = self._loop.create_task(self._execute(active))
+        self._deadlines.add(active, active.timeout)
+        return active
+
+    def close(self) -> None:
+        self._threads.close()
+
+    async def _execute(self, active: Active) -> None:
+        current_run.set(active.claimed.id)
+        active.outcome = await self._attempt(active)
+        active.ended = time.perf_counter()
+        if not active.abandoned:
+            self._on_concluded(active)
+
+    async def _attempt(self, active: Active) -> Outcome:
+        spec = active.spec
+        if spec is None:
+            return Unknown()
+        try:
+            if spec.retry.attempts == 1 and not await self._marks.mark(active.claimed):
+                return Lost()
+            value = await self._call(active, spec)
+            active.finishing = True
+            return await self._finish(active, value)
+        except asyncio.CancelledError:
+            return _stopped(active)
+        except InvalidInput as error:
+            return Failed("invalid_input", str(error), error, retriable=False)
+        except Exception as error:
+            return failure(error)
+        finally:
+            if active.run is not None:
+                await shielded(active.run.close())
+
+    # --- calling the handler
+
+    def _call(self, active: Active, spec: FunctionSpec) -> Awaitable[Any]:
+        if self._registry.middleware:
+            return self._through_middleware(active, spec)
+        return self._handle(active, spec)
+
+    def _handle(self, active: Active, spec: FunctionSpec) -> Awaitable[Any]:
+        if spec.is_async:
+            run = self._run_of(active) if spec.input.takes_run else None
+            return spec.input.call(spec.handler, run, active.claimed.input)  # type: ignore[no-any-return]
+        return self._handle_in_thread(active, spec)
+
+    async def _handle_in_thread(self, active: Active, spec: FunctionSpec) -> Any:
+        run = BlockingRun(self._run_of(active), self._loop)
+        thread = self._threads.call(lambda: spec.input.call(spec.handler, run, active.claimed.input))
+        while True:
+            try:
+                return await asyncio.shield(thread)
+            except asyncio.CancelledError:
+                # A thread cannot be ended. It keeps its slot until it returns; only what may not wait is let go.
+                if active.stop in (Stop.SHUTDOWN, Stop.LEASE_LOST):
+                    raise
+                await asyncio.wait([thread])
+                thread.exception()
+                raise
+
+    async def _through_middleware(self, active: Active, spec: FunctionSpec) -> Any:
+        run = self._run_of(active)
+
+        async def innermost() -> Any:
+            return await self._handle(active, spec)
+
+        call: Callable[[], Awaitable[Any]] = innermost
+        for middleware in reversed(self._registry.middleware):
+            call = _around(middleware, run, call)
+        return await call()
+
+    def _run_of(self, active: Active) -> Run:
+        if active.run is None:
+            active.run = Run(active, self._tools)
+        return active.run
+
+    # --- finishing
+
+    async def _finish(self, active: Active, value: Any) -> Outcome:
+        run = active.run
+        if run is not None and run.completed_by_caller:
+            return await self._verify_completion(active)
+        try:
+            output = _NULL if value is None else Raw(to_json(value, what="the result", limit=self._tools.output_limit))
+        except InvalidInput as error:
+            return Failed("unserialisable_result", str(error), error, retriable=False)
+        if run is not None and run.open_transaction is not None:
+            return await self._commit_transaction(active, Done(output))
+        return Done(output)
+
+    async def _commit_transaction(self, active: Active, done: Done) -> Outcome:
+        """Commits what the handler did in run.transaction() together with the run's completion, or neither."""
+        assert active.run is not None and active.spec is not None
+        transaction = active.run.open_transaction
+        assert transaction is not None
+        changes = settle(active.claimed, done, active.spec.retry, worker=active.worker, duration=0.0)
+        committed = await transaction.apply(changes)
+        if committed.refused:
+            await active.run.close()
+            return await self._refusal(active)
+        try:
+            await shielded(transaction.commit())
+        except StoreError as error:
+            return await self._verify_commit(active, error)
+        return Settled()
+
+    async def _verify_completion(self, active: Active) -> Outcome:
+        fence = await self._fence(active)
+        if _is_ours(fence, active) and fence is not None and fence.state == "completed":
+            return Settled()
+        message = "run.complete(conn=) was called, but its transaction was not committed before the handler returned"
+        return Failed("not_committed", message)
+
+    async def _verify_commit(self, active: Active, error: StoreError) -> Outcome:
+        """A failed commit may have committed: ask, as long as it takes."""
+        while True:
+            try:
+                fence = await self._fence(active)
+                break
+            except StoreError:
+                await asyncio.sleep(0.5)
+        if fence is not None and _is_ours(fence, active) and fence.state == "completed":
+            return Settled()
+        return failure(error)
+
+    async def _refusal(self, active: Active) -> Outcome:
+        """Why the database refused a settlement: somebody cancelled the run, or took it over."""
+        fence = await self._fence(active)
+        if fence is not None and _is_ours(fence, active) and fence.cancel_requested:
+            return Cancelled(fence.message or "cancelled")
+        return Lost()
+
+    async def _fence(self, active: Active) -> Fence | None:
+        return (await self._tools.store.fences([active.claimed.id])).get(active.claimed.id)
+
+
+def _is_ours(fence: Fence | None, active: Active) -> bool:
+    return fence is not None and fence.lease_no == active.claimed.lease_no
+
+
+def _around(middleware: Any, run: Run, call: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    return lambda: middleware(run, call)
+
+
+def _stopped(active: Active) -> Outcome:
+    """What a cancelled handler means, by who asked for it."""
+    match active.stop:
+        case Stop.CANCEL:
+            return Cancelled(active.reason or "cancelled")
+        case Stop.TIMEOUT:
+            return timed_out(active)
+        case Stop.SHUTDOWN:
+            return GivenBack()
+        case Stop.LEASE_LOST:
+            return Lost()
+        case None:
+            return Failed("CancelledError", "the handler was cancelled by something inside it")
+
+
+def timed_out(active: Active) -> Failed:
+    return Failed("timeout", f"the handler ran longer than {active.timeout:g} s", TimeoutError())

@@ -1,0 +1,168 @@
+"""Claiming: one intake per queue fills the queue's slots."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from ..model.run import START, Claimed, Mark
+from ..store.ports import Store, queue_topic
+from ..telemetry import QueueAsleep, QueueScanned, Telemetry
+from .alarm import Alarm
+from .service import AT_ONCE, Service
+from .wakeups import Wakeups
+
+BRISK_SLEEP = 0.020
+BRISK_FOR = 0.100
+BRISK_POLL = 0.002
+FULL_SCAN_EVERY = 1.0
+SUSPECTS_AT_LEAST_EVERY = 5.0
+LEAST_PATIENCE = 50
+UNSETTLED_FACTOR = 2
+
+
+class Owner(Protocol):
+    """The worker, as an intake sees it."""
+
+    @property
+    def id(self) -> str | None:
+        """The identity under which to claim; None while there is no lease."""
+
+    def begin(self, claimed: Claimed) -> None: ...
+
+    def unsettled(self) -> int: ...
+
+
+class Intake(Service):
+    """Claims when there is room, and sleeps when there is nothing to claim.
+
+    How it falls asleep: it arms the queue's bell, looks once more, and waits. A transaction that was open at the arming may commit
+    without ringing, so until all of those have ended it looks again every few milliseconds. When it is woken soon after it fell
+    asleep, work comes faster than sleeping pays: for a while it looks every other millisecond instead, and producers ring nobody.
+    """
+
+    def __init__(
+        self, queue: str, concurrency: int, *, owner: Owner, store: Store, wakeups: Wakeups, telemetry: Telemetry, poll: float
+    ) -> None:
+        super().__init__(telemetry)
+        self.queue, self.concurrency = queue, concurrency
+        self._owner, self._store, self._wakeups, self._poll = owner, store, wakeups, poll
+        self._topic = queue_topic(queue)
+        self._wake = wakeups.bell(queue)
+        self._room = Alarm()
+        self._running = 0
+        self._mark = START
+        self._scanned = 0.0
+        self._brisk_until = 0.0
+        self._impatience = 0
+        self._suspect: str | None = None
+        self._suspects_looked_for = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"intake of {self.queue}"
+
+    # --- room
+
+    def ended(self, run_id: str) -> None:
+        """A run of this queue has left its slot."""
+        self._running -= 1
+        self._room.set()
+        if run_id == self._suspect:
+            self._suspect = None
+            self._suspects_looked_for = 0.0
+            self.wake()
+
+    def room_may_be(self) -> None:
+        self._room.set()
+
+    @property
+    def _free(self) -> int:
+        if self._owner.unsettled() > UNSETTLED_FACTOR * self.concurrency:
+            return 0
+        return self.concurrency - self._running
+
+    async def _wait_for_room(self) -> tuple[int, str]:
+        while (free := self._free) <= 0 or (owner := self._owner.id) is None:
+            await self._room.wait(1.0)
+        return free, owner
+
+    # --- one round
+
+    async def tick(self) -> float:
+        free, owner = await self._wait_for_room()
+        claimed = await self._claim(free, owner, self._claim_from())
+        await self._look_for_a_suspect(owner, patience=FULL_SCAN_EVERY if len(claimed) < free else SUSPECTS_AT_LEAST_EVERY)
+        if len(claimed) == free:
+            await self._wakeups.disarm(self._topic)
+            return AT_ONCE
+        if time.monotonic() < self._brisk_until:
+            return await self._look_again_soon()
+        return await self._fall_asleep(owner)
+
+    def _claim_from(self) -> Mark:
+        """The mark, except that once a second everything is looked at: late commits and priorities land behind it."""
+        now = time.monotonic()
+        if now - self._scanned >= FULL_SCAN_EVERY:
+            self._mark = START
+        if self._mark is START:
+            self._scanned = now
+        return self._mark
+
+    async def _claim(self, limit: int, owner: str, mark: Mark) -> list[Claimed]:
+        claimed = await self._store.claim(self.queue, limit, worker=owner, mark=mark)
+        if claimed:
+            self._mark = Mark(claimed[-1].due, claimed[-1].id)
+            self._begin(claimed)
+        if self.telemetry.wants(QueueScanned):
+            self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
+        return claimed
+
+    def _begin(self, claimed: list[Claimed]) -> None:
+        self._running += len(claimed)
+        begin = self._owner.begin
+        for run in claimed:
+            begin(run)
+
+    async def _look_for_a_suspect(self, owner: str, *, patience: float) -> None:
+        """One at a time: if it takes this worker down again, it takes no other suspect with it."""
+        now = time.monotonic()
+        if self._suspect is not None or now - self._suspects_looked_for < patience:
+            return
+        self._suspects_looked_for = now
+        if (suspect := await self._store.claim_suspect(self.queue, worker=owner)) is not None:
+            self._suspect = suspect.id
+            self._begin([suspect])
+
+    # --- sleeping
+
+    async def _look_again_soon(self) -> float:
+        """While work keeps coming: every other time from the start, without being rung for."""
+        await self._wakeups.disarm(self._topic)
+        if self._mark is not START:
+            self._mark = START
+            return AT_ONCE
+        return BRISK_POLL
+
+    async def _fall_asleep(self, owner: str) -> float:
+        quiet = await self._wakeups.arm(self._topic)
+        if (free := self._free) > 0 and await self._claim(free, owner, START):
+            return AT_ONCE
+        if self._wakeups.working and not quiet:
+            self._impatience = min(self._impatience + 1, LEAST_PATIENCE)
+            return BRISK_POLL * self._impatience
+        self._impatience = 0
+        await self._sleep()
+        return AT_ONCE
+
+    async def _sleep(self) -> None:
+        if self.telemetry.wants(QueueAsleep):
+            self.telemetry.announce(QueueAsleep(queue=self.queue))
+        began = time.monotonic()
+        woken = await self.pause(self._wakeups.poll_interval(self._poll))
+        if woken and time.monotonic() - began < BRISK_SLEEP:
+            self._brisk_until = time.monotonic() + BRISK_FOR
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._wakeups.disarm(self._topic)

@@ -1,0 +1,83 @@
+"""The functions an app declares."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Raw, json
+
+from ..codec import InputType, input_type
+from ..errors import ConfigError, UnknownFunction
+from ..model.retry import DEFAULT_RETRY, Retry
+from ..store.ports import DeclaredFunction
+
+DEFAULT_TIMEOUT = 3600.0
+
+Handler = Callable[..., Any]
+Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """A registered handler and how its runs are to be treated."""
+
+    name: str
+    handler: Handler
+    input: InputType
+    queue: str = "default"
+    retry: Retry = DEFAULT_RETRY
+    timeout: float = DEFAULT_TIMEOUT
+    priority: int = 0
+    version: str | None = None
+    is_async: bool = True
+
+    def declared(self) -> DeclaredFunction:
+        return DeclaredFunction(
+            name=self.name,
+            queue=self.queue,
+            attempts=self.retry.attempts,
+            timeout=self.timeout,
+            retry=Raw(json.encode({"delays": self.retry.delays, "jitter": self.retry.jitter})),
+            input_schema=self.input.schema,
+            version=self.version,
+        )
+
+
+@dataclass(slots=True)
+class Registry:
+    """Functions by name, and what goes around all of them."""
+
+    functions: dict[str, FunctionSpec] = field(default_factory=dict)
+    middleware: list[Middleware] = field(default_factory=list)
+    lifespans: list[Callable[[], Any]] = field(default_factory=list)
+
+    def add(self, spec: FunctionSpec) -> None:
+        if spec.name in self.functions:
+            raise ConfigError(f"two functions are named {spec.name!r}; give one of them another name=")
+        self.functions[spec.name] = spec
+
+    def get(self, name: str) -> FunctionSpec | None:
+        return self.functions.get(name)
+
+    def find(self, name: str) -> FunctionSpec:
+        if (spec := self.functions.get(name)) is None:
+            raise UnknownFunction.named(name, self.functions)
+        return spec
+
+    def __iter__(self) -> Iterator[FunctionSpec]:
+        return iter(self.functions.values())
+
+
+def specify(handler: Handler, *, name: str, **options: Any) -> FunctionSpec:
+    """A spec from a handler; its input type is read from its signature."""
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigError(f"function {name!r}: a handler returns its result; it cannot be a generator")
+    if not name or len(name) > 200 or not name.isprintable():
+        raise ConfigError(f"function name {name!r} must have 1 to 200 printable characters")
+    given: Mapping[str, Any] = {key: value for key, value in options.items() if value is not None}
+    return FunctionSpec(
+        name, handler, input_type(handler, name=name), is_async=inspect.iscoroutinefunction(handler), **given
+    )

@@ -1,0 +1,73 @@
+"""Threads for handlers that are plain functions.
+
+They are daemons, unlike those of concurrent.futures, which the interpreter joins at exit: a handler that hangs must not keep a
+worker from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+
+class Threads:
+    """As many threads as are busy at once, kept for the next handler."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def call(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Calls the function in a thread, with the caller's context variables."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        self._jobs.put(lambda: self._work(loop, future, context, function))
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                self._count += 1
+                threading.Thread(target=self._serve, name=f"ostinato handler {self._count}", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            with self._lock:
+                self._idle += 1
+
+    @staticmethod
+    def _work(
+        loop: asyncio.AbstractEventLoop,
+        future: asyncio.Future[Any],
+        context: contextvars.Context,
+        function: Callable[[], Any],
+    ) -> None:
+        try:
+            result, error = context.run(function), None
+        except BaseException as raised:
+            result, error = None, raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, future, result, error)
+
+
+def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    elif isinstance(error, StopIteration):
+        future.set_exception(RuntimeError("the handler raised StopIteration"))
+    else:
+        future.set_exception(error)

@@ -1,0 +1,55 @@
+"""The `tx` that users get: their statements, and ours, committed together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..model.change import RunInserted
+from ..store.ports import Transaction
+from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
+
+
+class Tx:
+    """Statements with `$1` placeholders on both databases, and `enqueue`, in one transaction."""
+
+    def __init__(self, transaction: Transaction, door: Door) -> None:
+        self._transaction = transaction
+        self._door = door
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Executes one statement; answers how many rows it concerned."""
+        return await self._transaction.execute(sql, *args)
+
+    async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """All rows of a query."""
+        return await self._transaction.fetch(sql, *args)
+
+    async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
+        """The first row of a query."""
+        return await self._transaction.fetchrow(sql, *args)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """The first value of the first row of a query."""
+        return await self._transaction.fetchval(sql, *args)
+
+    async def enqueue(self, function: object, input: Any = None, /, **fields: Any) -> str:
+        """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with its key."""
+        name, options = _target(function)
+        change = self._door.one(name, () if input is None else (input,), fields, options, invoked_by=invoked_by())
+        return (await self._insert([change]))[0]
+
+    async def enqueue_many(self, function: object, inputs: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Enqueues many runs of a function; answers their ids."""
+        name, options = _target(function)
+        return await self._insert(self._door.many(name, inputs, options, invoked_by=invoked_by()))
+
+    async def _insert(self, changes: list[RunInserted]) -> list[str]:
+        committed = await self._transaction.apply(changes)
+        return [run_id for run_id, _ in ids_of(changes, committed.existing)]
+
+
+def _target(function: object) -> tuple[str, EnqueueOptions]:
+    if isinstance(function, str):
+        return function, NO_OPTIONS
+    return function.name, getattr(function, "enqueue_options", NO_OPTIONS)  # type: ignore[attr-defined]

@@ -1,0 +1,160 @@
+"""`app.runs`: enqueuing runs, looking at them, and what people may do with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import json
+
+from ..engine.door import NO_OPTIONS, EnqueueOptions, ids_of, invoked_by
+from ..errors import IllegalMove, KeyTaken, ResultTimeout, RunCancelled, RunFailed, UnknownFunction, UnknownRun
+from ..model.change import RunInserted
+from ..model.run import State
+from ..model.view import RunCount, RunError, RunFilter, RunView
+from ..store.ports import Ended
+
+if TYPE_CHECKING:
+    from ..engine.site import Site
+
+MANY = 5000
+"""Runs per statement of a bulk enqueue: one commit either way."""
+
+
+class Handle:
+    """A run that was enqueued."""
+
+    __slots__ = ("_runs", "created", "id")
+
+    def __init__(self, runs: Runs, run_id: str, created: bool) -> None:
+        self._runs = runs
+        self.id = run_id
+        self.created = created
+        """False when the key was taken: this is the run that holds it."""
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id!r}, created={self.created})"
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """The run's result, once it has completed. Raises RunFailed, RunCancelled or ResultTimeout."""
+        return await self._runs.result(self.id, timeout=timeout)
+
+    async def status(self) -> str:
+        """pending, waiting, running, completed, failed or cancelled."""
+        return (await self._runs.get(self.id)).status
+
+    async def cancel(self, reason: str = "cancelled by request") -> bool:
+        """Cancels the run; False when it had already ended."""
+        return bool(await self._runs.cancel([self.id], reason=reason))
+
+
+class Runs:
+    """Runs, wherever they are."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    # --- enqueuing
+
+    async def enqueue(
+        self,
+        function: str,
+        given: tuple[Any, ...] = (),
+        fields: Mapping[str, Any] | None = None,
+        options: EnqueueOptions = NO_OPTIONS,
+        *,
+        source: str = "api",
+    ) -> Handle:
+        change = self._site.door.one(function, given, fields or {}, options, invoked_by=invoked_by(source))
+        return (await self._insert([change], options))[0]
+
+    async def enqueue_many(
+        self, function: str, inputs: Iterable[Any], options: EnqueueOptions = NO_OPTIONS, *, source: str = "api"
+    ) -> list[Handle]:
+        changes = self._site.door.many(function, inputs, options, invoked_by=invoked_by(source))
+        return await self._insert(changes, options) if changes else []
+
+    async def _insert(self, changes: Sequence[RunInserted], options: EnqueueOptions) -> list[Handle]:
+        try:
+            async with self._site.store() as store:
+                if options.conn is None:
+                    committed = await store.commit(changes)
+                else:
+                    committed = await store.apply_on(self._site.adapt(options.conn), changes)
+        except UnknownFunction as error:
+            raise await self._unknown(changes[0].function, error) from error
+        return [Handle(self, run_id, created) for run_id, created in ids_of(changes, committed.existing)]
+
+    async def _unknown(self, name: str, error: UnknownFunction) -> UnknownFunction:
+        async with self._site.store() as store:
+            known = await store.views.function_names()
+        return UnknownFunction.named(name, {*known, *self._site.registry.functions}) if known else error
+
+    # --- looking
+
+    def handle(self, run_id: str) -> Handle:
+        """A handle to a run by its id."""
+        return Handle(self, run_id, created=False)
+
+    async def get(self, run_id: str) -> RunView:
+        """One run with everything that is known of it, failed attempts included."""
+        async with self._site.store() as store:
+            if (view := await store.views.run(run_id)) is None:
+                raise UnknownRun(run_id)
+            return view
+
+    async def list(self, where: RunFilter | None = None, **filters: Any) -> list[RunView]:
+        """Runs by function, queue and state, newest first; `before=` an id pages on."""
+        async with self._site.store() as store:
+            return await store.views.runs(where or RunFilter(**filters))
+
+    async def counts(self) -> list[RunCount]:
+        """How many runs there are, by function, queue and state."""
+        async with self._site.store() as store:
+            return await store.views.counts()
+
+    # --- waiting
+
+    async def result(self, run_id: str, *, timeout: float | None = None) -> Any:
+        """The run's result, once it has completed."""
+        async with self._site.store():
+            try:
+                async with asyncio.timeout(timeout):
+                    ended = await self._site.results().wait(run_id)
+            except TimeoutError:
+                await self.get(run_id)
+                raise ResultTimeout(f"run {run_id} has not ended within {timeout:g} s; it goes on") from None
+        return _value(run_id, ended)
+
+    # --- steering
+
+    async def cancel(self, ids: Sequence[str], *, reason: str = "cancelled by request") -> Sequence[str]:
+        """Cancels runs: waiting ones at once, running ones by asking their worker. Answers those that had not ended yet."""
+        async with self._site.store() as store:
+            return [cancelled.id for cancelled in await store.cancel(list(ids), reason)]
+
+    async def retry(self, run_id: str) -> Handle:
+        """A failed or cancelled run again, with a fresh budget of attempts."""
+        if not await self.retry_many([run_id]):
+            await self._refuse_retry(await self.get(run_id))
+        return self.handle(run_id)
+
+    async def retry_many(self, ids: Sequence[str]) -> Sequence[str]:
+        """Failed and cancelled runs again; answers those that go again."""
+        async with self._site.store() as store:
+            return list(await store.retry(list(ids)))
+
+    async def _refuse_retry(self, run: RunView) -> None:
+        if run.state in (State.FAILED, State.CANCELLED):
+            raise KeyTaken(f"run {run.id} cannot go again: another run of {run.function!r} holds its key {run.key!r}")
+        raise IllegalMove(f"run {run.id} is {run.state.value}; only failed and cancelled runs can be retried")
+
+
+def _value(run_id: str, ended: Ended) -> Any:
+    if ended.state == State.COMPLETED:
+        return json.decode(ended.output or "null")
+    error = json.decode(ended.error, type=RunError) if ended.error else RunError("unknown", "no reason was kept")
+    if ended.state == State.CANCELLED:
+        raise RunCancelled(f"run {run_id} was cancelled: {error.message}", run_id=run_id, code=error.code)
+    raise RunFailed(f"run {run_id} failed: {error.code}: {error.message}", run_id=run_id, code=error.code)

@@ -1,0 +1,246 @@
+"""Everything that happens in a process is announced once, as a typed event. Logs, metrics and tests listen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from msgspec import Struct, json
+
+logger = logging.getLogger("ostinato")
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Something that happened here."""
+
+
+class WorkerStarted(Event):
+    worker: str
+    queues: dict[str, int]
+
+
+class WorkerStopping(Event):
+    worker: str
+    running: int
+    forced: bool = False
+
+
+class WorkerStopped(Event):
+    worker: str
+    given_back: int = 0
+
+
+class RunClaimed(Event):
+    run_id: str
+    function: str
+    queue: str
+    attempt: int
+    worker: str
+    waited: float
+    metadata: dict[str, Any] | None = None
+
+
+class RunCompleted(Event):
+    run_id: str
+    function: str
+    queue: str
+    attempt: int
+    worker: str
+    duration: float
+    metadata: dict[str, Any] | None = None
+
+
+class RunFailed(Event):
+    """An attempt failed; the run too, unless it will be retried."""
+
+    run_id: str
+    function: str
+    queue: str
+    attempt: int
+    worker: str
+    duration: float
+    error_code: str
+    message: str
+    will_retry: bool
+    retry_in: float | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class RunCancelled(Event):
+    run_id: str
+    function: str
+    queue: str
+    attempt: int
+    worker: str
+    duration: float
+    reason: str
+    metadata: dict[str, Any] | None = None
+
+
+class RunGivenBack(Event):
+    run_id: str
+    function: str
+    queue: str
+    worker: str
+
+
+class StaleWriteRefused(Event):
+    """A settlement came too late: the run belongs to somebody else by now."""
+
+    run_id: str
+    function: str
+    lease_no: int
+    worker: str
+
+
+class LeaseRenewed(Event):
+    worker: str
+
+
+class LeaseLost(Event):
+    worker: str
+    why: str
+
+
+class WorkerBuried(Event):
+    """A worker's lease ran out, and it was declared dead."""
+
+    worker: str
+
+
+class RunRescued(Event):
+    run_id: str
+    function: str
+    dead_worker: str
+    failed: bool
+
+
+class NotificationReceived(Event):
+    channel: str
+
+
+class QueueScanned(Event):
+    """A claim that nothing had announced: a poll, the scan at start, a catch-up after reconnecting."""
+
+    queue: str
+    found: int
+
+
+class QueueAsleep(Event):
+    """Nothing is ready; the worker waits for a wake-up on this queue."""
+
+    queue: str
+
+
+class ListeningChanged(Event):
+    working: bool
+    why: str
+
+
+class StoreTroubled(Event):
+    """The database did not do what a service asked; the service tries again."""
+
+    service: str
+    error: str
+    retry_in: float
+
+
+class RunsPruned(Event):
+    state: str
+    count: int
+
+
+E = TypeVar("E", bound=Event)
+
+
+class Telemetry:
+    """Passes events on to whoever asked for their type."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[type[Event], list[Callable[[Any], None]]] = {}
+
+    def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
+        """Calls `listener` for each event of the kind (`Event`: all) until the returned function is called."""
+        self._listeners.setdefault(kind, []).append(listener)
+        return lambda: self._listeners[kind].remove(listener)
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody listens: what happens thirty thousand times a second is not even put into words otherwise."""
+        return bool(self._listeners.get(kind) or self._listeners.get(Event))
+
+    def announce(self, event: Event) -> None:
+        for listener in (*self._listeners.get(type(event), ()), *self._listeners.get(Event, ())):
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a telemetry listener failed on %s", type(event).__name__)
+
+
+# --- logs -----------------------------------------------------------------------------------------------------------
+
+
+def log_to(log: logging.Logger, telemetry: Telemetry) -> None:
+    """Logs what happens. The per-run events are only listened to when their level is logged."""
+    for kind, (level, name) in _LOGGED.items():
+        if log.isEnabledFor(level):
+            telemetry.subscribe(kind, lambda event, level=level, name=name: _log(log, level, name, event))
+
+
+def _log(log: logging.Logger, level: int, name: str, event: Event) -> None:
+    if isinstance(event, ListeningChanged) and event.working:
+        level = logging.INFO
+    fields = _fields(event)
+    summary = " ".join(f"{key}={value}" for key, value in fields.items())
+    log.log(level, "%s %s", name, summary, extra={"ostinato_event": {"event": name, **fields}})
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    """The names that the logs of job queues are searched by: job_id, worker_id, duration_ms; metadata is copied in."""
+    fields: dict[str, Any] = {}
+    for key in event.__struct_fields__:
+        value = getattr(event, key)
+        if key == "metadata":
+            fields = {**(value or {}), **fields}
+        elif key == "duration":
+            fields["duration_ms"] = round(value * 1000, 3)
+        elif value is not None:
+            fields[_LOG_NAMES.get(key, key)] = value
+    return fields
+
+
+_LOG_NAMES = {"run_id": "job_id", "function": "job_type", "worker": "worker_id"}
+
+_LOGGED: dict[type[Event], tuple[int, str]] = {
+    RunClaimed: (logging.INFO, "job_claimed"),
+    RunCompleted: (logging.INFO, "job_completed"),
+    RunFailed: (logging.WARNING, "job_failed"),
+    RunCancelled: (logging.INFO, "job_cancelled"),
+    RunGivenBack: (logging.INFO, "job_given_back"),
+    RunRescued: (logging.WARNING, "job_rescued"),
+    StaleWriteRefused: (logging.WARNING, "stale_write_refused"),
+    WorkerStarted: (logging.INFO, "worker_started"),
+    WorkerStopping: (logging.INFO, "worker_stopping"),
+    WorkerStopped: (logging.INFO, "worker_stopped"),
+    WorkerBuried: (logging.WARNING, "worker_buried"),
+    LeaseLost: (logging.ERROR, "lease_lost"),
+    ListeningChanged: (logging.WARNING, "listening_changed"),
+    StoreTroubled: (logging.WARNING, "store_troubled"),
+    RunsPruned: (logging.DEBUG, "runs_pruned"),
+}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        event = getattr(record, "ostinato_event", None)
+        fields |= event if event else {"message": record.getMessage()}
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.encode(fields, enc_hook=str).decode()
