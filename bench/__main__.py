@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench import samples
 from bench.arenas import ARENAS, Arena
-from bench.children import perform
 from bench.environment import describe_arena, describe_machine
 from bench.measures import BARE, OSTINATO, Measure, measures
 from bench.plot import plot
 from bench.report import grids, markdown, show
 from bench.results import Results, Round
-from bench.samples import Entrant, Sample
+from bench.samples import Sample
 from bench.sizes import FULL, QUICK, Sizes
 
 RESULTS = Path(__file__).parent / "results"
@@ -97,17 +97,10 @@ def _first(sample: Sample, metric: str) -> str:
 async def _take_claims(arena: Arena, sizes: Sizes, without: Sequence[str], results: Results) -> None:
     for entrant in (OSTINATO, BARE):
         if entrant.contender not in without:
-            results.claims[entrant.label] = await _claims_of(arena, entrant, sizes)
-            _say(f"claims with a pinned horizon: {entrant.label} {results.claims[entrant.label]['buffers']}")
-
-
-async def _claims_of(arena: Arena, entrant: Entrant, sizes: Sizes) -> dict[str, list[int]]:
-    async with arena.fresh(entrant.contender) as url:
-        options = {"count": sizes.pinned_runs, "steps": sizes.pinned_steps}
-        result = await perform(entrant.task(arena, url, "measure_claims", **options))
-    if result["completed"] != sizes.pinned_runs:
-        raise AssertionError(f"{entrant.label} completed {result['completed']} of {sizes.pinned_runs}")
-    return {"drained": result["drained"], "buffers": result["buffers"]}
+            found = await samples.claims(arena, entrant, sizes)
+            results.claims |= found
+            for label, series in found.items():
+                _say(f"claims with a pinned horizon: {label} {series['buffers']}")
 
 
 def _render(results: Results, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
@@ -15,13 +16,13 @@ import asyncpg
 from bench.children import perform
 from bench.contenders import StoreName, Target
 from bench.roles import Task
-from bench.server_shim import PostgresServer
+from ostinato.testing.postgres import PostgresServer
 
 DATA = Path(__file__).parent / ".data"
 
 SERVER_SETTINGS = {
-    "max_connections": "300",       # 32 producers with a small pool each
-    "max_wal_size": "4GB",          # the arena checkpoints between figures; none should start within one
+    "max_connections": "300",  # 32 producers with a small pool each
+    "max_wal_size": "4GB",  # the arena checkpoints between figures; none should start within one
 }
 REPORTED_SETTINGS = (
     "server_version", "fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers",
@@ -58,34 +59,33 @@ class PostgresArena:
     async def fresh(self, contender: str) -> AsyncIterator[str]:
         template = await self._template(contender)
         name = f"bench_{next(self._numbers)}"
-        await self._administer(f'create database "{name}" template "{template}"')
         try:
-            yield self._server.dsn(name)
+            yield self._server.create_database(name, template)
         finally:
-            await self._administer(f'drop database "{name}" with (force)')
+            self._server.drop_database(name)
 
     async def settle(self, url: str) -> None:
-        await self._administer("checkpoint")
+        async with self._connected() as connection:
+            await connection.execute("checkpoint")
 
     async def describe(self) -> dict[str, str]:
-        connection = await asyncpg.connect(self._server.dsn("postgres"))
-        try:
-            return {name: await connection.fetchval("select current_setting($1)", name) for name in REPORTED_SETTINGS}
-        finally:
-            await connection.close()
+        async with self._connected() as connection:
+            settings = [(name, await connection.fetchval(f"show {name}")) for name in REPORTED_SETTINGS]
+        return dict(settings) | {"file system": file_system(self._server.socket_dir)}
 
     async def _template(self, contender: str) -> str:
         if contender not in self._templates:
             name = f"template_{len(self._templates)}"
-            await self._administer(f'create database "{name}"')
-            await perform(Task(contender, self.store, Target(self._server.dsn(name)), "migrate"))
+            url = self._server.create_database(name)
+            await perform(Task(contender, self.store, Target(url), "migrate"))
             self._templates[contender] = name
         return self._templates[contender]
 
-    async def _administer(self, statement: str) -> None:
-        connection = await asyncpg.connect(self._server.dsn("postgres"))
+    @asynccontextmanager
+    async def _connected(self) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
+        connection = await asyncpg.connect(self._server.dsn())
         try:
-            await connection.execute(statement)
+            yield connection
         finally:
             await connection.close()
 
@@ -116,7 +116,8 @@ class SqliteArena:
         os.sync()
 
     async def describe(self) -> dict[str, str]:
-        return {"sqlite_version": sqlite3.sqlite_version, "journal_mode": "wal", "synchronous": "full"}
+        version = {"version": sqlite3.sqlite_version, "file system": file_system(self._folder)}
+        return version | {"journal_mode": "wal", "synchronous": "full"}
 
     async def _template(self, contender: str) -> Path:
         path = self._folder / f"template-{contender}.db"
@@ -128,6 +129,7 @@ class SqliteArena:
 @contextmanager
 def postgres() -> Iterator[Arena]:
     with PostgresServer(fsync=True, settings=SERVER_SETTINGS) as server:
+        refuse_memory(server.socket_dir)
         yield PostgresArena(server)
 
 
@@ -135,7 +137,21 @@ def postgres() -> Iterator[Arena]:
 def sqlite() -> Iterator[Arena]:
     DATA.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
+        refuse_memory(Path(folder))
         yield SqliteArena(Path(folder))
 
 
 ARENAS = {"postgres": postgres, "sqlite": sqlite}
+
+
+def file_system(path: Path) -> str:
+    """Name the type of the file system that holds the path."""
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    holding = [(point, kind) for point, kind in mounts if path.resolve().is_relative_to(point)]
+    return max(holding, key=lambda mount: len(mount[0]))[1]
+
+
+def refuse_memory(path: Path) -> None:
+    """In memory an fsync costs nothing, and every figure of a durable commit would be a lie."""
+    if file_system(path) in ("tmpfs", "ramfs"):
+        sys.exit(f"{path} is in memory; put the data on a disk, for PostgreSQL by setting TMPDIR")

@@ -33,15 +33,7 @@ def main() -> None:
 
 
 async def _perform(task: Task, control: PipeControl) -> dict[str, Any]:
-    return await _role(task)(task, control)
-
-
-def _role(task: Task) -> Any:
-    if task.role == "measure_claims":       # needs a driver of its own, which other roles must not carry in memory
-        from bench.claims import measure_claims
-
-        return measure_claims
-    return ROLES[task.role]
+    return await ROLES[task.role](task, control)
 
 
 def _parse(text: str) -> Task:

@@ -63,7 +63,7 @@ class Measure:
 
 
 RATE = {"rate": "/s"}
-DRAIN = RATE | {"rss_mb": "MB", "peak_mb": "MB peak", "startup_seconds": "s to the first run"}
+DRAIN = RATE | {"rss_mb": "MB", "startup_seconds": "s to the first run"}
 PICK_UP = {"p50_ms": "ms p50", "p99_ms": "ms p99", "after_commit_p50_ms": "ms p50 after the commit"}
 
 WORKER_MEMORY = Comparison("rss_mb", OSTINATO, None, Bar(at_most=100))
@@ -120,7 +120,7 @@ def picking_up(store: StoreName, bar: Bar | None) -> Measure:
 
 
 def producing(sizes: Sizes, bar: Bar) -> list[Measure]:
-    """PostgreSQL only: SQLite has no notifications, and its workers watch the data version, which costs writers nothing."""
+    """PostgreSQL only: SQLite's workers watch the data version, which costs writers nothing."""
     entrants = (OSTINATO, OSTINATO_QUIET, BARE, BARE_QUIET)
     comparisons = (
         Comparison("rate", OSTINATO, OSTINATO_QUIET, bar),

@@ -7,10 +7,11 @@ import matplotlib
 
 from bench.measures import Comparison, Measure
 from bench.results import Results, Spread, compared
+from bench.samples import Series
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402  (the backend has to be chosen first)
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib import pyplot
+from matplotlib.axes import Axes
 
 PAIR, MEDIAN, BAR, GOAL = "#9bb7d4", "#1f4e79", "#c0392b", "#27864a"
 
@@ -22,19 +23,16 @@ def plot(results: Results, measures: Sequence[Measure], path: Path) -> None:
         for comparison in measure.comparisons
         if comparison.baseline and (ratios := compared(results.rounds.get(measure.name, []), comparison))
     ]
-    wanted = [(_plot_ratios, lines)] if lines else []
-    panels = len(wanted) + bool(results.claims)
+    draw = [(_plot_ratios, lines, 1.0 + 0.45 * len(lines)), (_plot_claims, results.claims, 3.0)]
+    panels = [(panel, data, height) for panel, data, height in draw if data]
     if not panels:
         return
-    height = 1.5 + 0.45 * len(lines) + 3.0 * bool(results.claims)
+    heights = [height for _, _, height in panels]
     figure, axes = pyplot.subplots(
-        panels, 1, figsize=(11, height), squeeze=False, layout="constrained",
-        height_ratios=[max(3.0, 0.45 * len(lines))] * len(wanted) + [3.0] * bool(results.claims),
-    )  # fmt: skip
-    if lines:
-        _plot_ratios(axes[0][0], lines)
-    if results.claims:
-        _plot_claims(axes[-1][0], results)
+        len(panels), figsize=(11, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for place, (panel, data, _) in zip(axes.flat, panels, strict=True):
+        panel(place, data)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 
@@ -45,10 +43,11 @@ def _plot_ratios(axes: Axes, lines: Sequence[tuple[Measure, Comparison, list[flo
         axes.plot(Spread.of(ratios).median, height, "|", color=MEDIAN, markersize=16, markeredgewidth=3)
         _mark_bar(axes, comparison, height)
     axes.set_yticks(range(len(lines)), [_label(*line) for line in reversed(lines)], fontsize=8)
-    axes.set_xscale("log")
+    axes.set_xlim(left=0)
+    axes.set_ylim(-0.6, len(lines) - 0.4)
     axes.axvline(1, color="grey", linewidth=0.8)
     axes.set_xlabel("ratio per pair (dots), median (blue), bar (red), goal (green)")
-    axes.grid(axis="x", which="both", alpha=0.25)
+    axes.grid(axis="x", alpha=0.25)
 
 
 def _mark_bar(axes: Axes, comparison: Comparison, height: int) -> None:
@@ -65,10 +64,10 @@ def _label(measure: Measure, comparison: Comparison, ratios: list[float]) -> str
     return f"{measure.store}: {measure.title}\n{comparison.subject.label} ÷ {comparison.baseline.label}"
 
 
-def _plot_claims(axes: Axes, results: Results) -> None:
-    for label, series in results.claims.items():
+def _plot_claims(axes: Axes, claims: dict[str, Series]) -> None:
+    for label, series in claims.items():
         axes.plot(series["drained"], series["buffers"], "o-", label=label)
-    axes.set_yscale("log")
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("runs drained with the vacuum horizon pinned")
     axes.set_ylabel("buffers per claim")
     axes.grid(alpha=0.25)

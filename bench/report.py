@@ -1,5 +1,6 @@
 """Tables of a session, for the terminal and as Markdown."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -10,7 +11,8 @@ from rich.table import Table
 from bench.measures import Comparison, Measure
 from bench.results import Results, Round, Spread, compared, values
 
-FLAT = 1.5      # most buffers a claim may take at any step, relative to the first
+PLAIN_WIDTH = 170
+FLAT = 1.5  # most buffers a claim may take at any step, relative to the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def _number(value: float) -> str:
 
 
 def _range(spread: Spread) -> str:
-    return f"{_number(spread.low)} – {_number(spread.high)}"
+    return f"{_number(spread.low)} .. {_number(spread.high)}"
 
 
 def markdown(grids: Sequence[Grid]) -> str:
@@ -118,7 +120,7 @@ def _markdown_table(grid: Grid) -> str:
 
 
 def show(grids: Sequence[Grid]) -> None:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for grid in grids:
         table = Table(*grid.columns, title=grid.title, title_justify="left", show_header=any(grid.columns))
         for row in grid.rows:

@@ -7,7 +7,7 @@ from statistics import median
 
 from bench.environment import Environment
 from bench.measures import Comparison
-from bench.samples import Entrant, Sample
+from bench.samples import Entrant, Sample, Series
 
 Round = dict[str, Sample]
 
@@ -19,7 +19,7 @@ class Results:
     sizes: dict[str, float]
     environment: Environment
     rounds: dict[str, list[Round]] = field(default_factory=dict)
-    claims: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    claims: dict[str, Series] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))

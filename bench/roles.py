@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from bench.claims import measure_claims
 from bench.contenders import Contender, Handler, StoreName, Target, contender
 
 Result = dict[str, Any]
+
+WARM_UPS = 10  # before the clock starts: connecting and preparing are not what is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,10 @@ async def enqueue_singly(task: Task, control: Control) -> Result:
     """One job per call and commit, each awaited before the next."""
     count: int = task.options["count"]
     async with task.make() as queue:
+        await _enqueue_range(queue, WARM_UPS)
         await control.ready()
         started = time.monotonic_ns()
-        for n in range(count):
-            await queue.enqueue(n)
+        await _enqueue_range(queue, count)
         return {"seconds": seconds_since(started)}
 
 
@@ -63,6 +66,7 @@ async def enqueue_in_bulk(task: Task, control: Control) -> Result:
     """Whole batches per call and commit; encoding the inputs is part of the figure."""
     count, batch = task.options["count"], task.options["batch"]
     async with task.make() as queue:
+        await queue.enqueue_many(range(task.options["warm_up"]))
         await control.ready()
         started = time.monotonic_ns()
         for first in range(0, count, batch):
@@ -75,6 +79,7 @@ async def produce(task: Task, control: Control) -> Result:
     count: int = task.options["count"]
     async with AsyncExitStack() as stack:
         queues = [await stack.enter_async_context(task.make()) for _ in range(task.options["producers"])]
+        await asyncio.gather(*(_enqueue_range(queue, WARM_UPS) for queue in queues))
         await control.ready()
         started = time.monotonic_ns()
         await asyncio.gather(*(_enqueue_range(queue, count) for queue in queues))
@@ -125,15 +130,17 @@ class _Tally:
 async def pick_up(task: Task, control: Control) -> Result:
     """An idle worker that notes when each job reaches its handler, until told that all have been sent."""
     entered: dict[int, int] = {}
+    all_entered = asyncio.Event()
 
     async def note(n: int) -> None:
         entered[n] = time.monotonic_ns()
+        if len(entered) == task.options["count"]:
+            all_entered.set()
 
     async with task.make() as queue, _working(queue, note):
         await control.ready()
         await control.ready()
-        while len(entered) < task.options["count"]:
-            await asyncio.sleep(0.01)
+        await all_entered.wait()
         return {"entered_ns": entered}
 
 
@@ -195,5 +202,7 @@ def memory() -> dict[str, float]:
 
 ROLES: dict[str, Role] = {
     role.__name__: role
-    for role in (migrate, enqueue_singly, enqueue_in_bulk, produce, drain, pick_up, send_now_and_then, work)
-}
+    for role in (
+        migrate, enqueue_singly, enqueue_in_bulk, produce, drain, pick_up, send_now_and_then, work, measure_claims
+    )
+}  # fmt: skip

@@ -6,12 +6,12 @@ from statistics import median, quantiles
 from bench.arenas import Arena
 from bench.children import children, perform
 from bench.contenders import Target
-from bench.roles import Result, Task
+from bench.roles import WARM_UPS, Result, Task
 from bench.sizes import Sizes
 
 Sample = dict[str, float]
+Series = dict[str, list[int]]
 
-WARM_UPS = 10
 LIVE_POLL_SECONDS = 0.02
 
 
@@ -37,7 +37,8 @@ async def enqueue_singly(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample
 async def enqueue_in_bulk(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
     async with arena.fresh(entrant.contender) as url:
         await arena.settle(url)
-        result = await perform(_fill(arena, entrant, url, sizes.bulk, sizes.batch))
+        options = {"count": sizes.bulk, "batch": sizes.batch, "warm_up": WARM_UPS}
+        result = await perform(entrant.task(arena, url, "enqueue_in_bulk", **options))
     return {"rate": sizes.bulk / result["seconds"]}
 
 
@@ -51,16 +52,12 @@ async def large_drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
 
 async def _drain(arena: Arena, entrant: Entrant, count: int, batch: int) -> Sample:
     async with arena.fresh(entrant.contender) as url:
-        await perform(_fill(arena, entrant, url, count, batch))
+        await perform(entrant.task(arena, url, "enqueue_in_bulk", count=count, batch=batch, warm_up=0))
         await arena.settle(url)
         result = await perform(entrant.task(arena, url, "drain", count=count))
     _check_all_ran_once(entrant, result, count)
     kept = ("startup_seconds", "rss_mb", "peak_mb")
     return {"rate": count / result["seconds"]} | {name: result[name] for name in kept}
-
-
-def _fill(arena: Arena, entrant: Entrant, url: str, count: int, batch: int) -> Task:
-    return entrant.task(arena, url, "enqueue_in_bulk", count=count, batch=batch)
 
 
 def _check_all_ran_once(entrant: Entrant, result: Result, count: int) -> None:
@@ -125,3 +122,13 @@ async def _produce(arena: Arena, entrant: Entrant, url: str, sizes: Sizes) -> Sa
         results = [await child.result() for child in started]
     seconds = (max(r["ended_ns"] for r in results) - min(r["started_ns"] for r in results)) / 1e9
     return {"rate": sizes.producers * sizes.per_producer / seconds}
+
+
+async def claims(arena: Arena, entrant: Entrant, sizes: Sizes) -> dict[str, Series]:
+    """Buffers per claim by runs drained, under each label that the contender reports."""
+    async with arena.fresh(entrant.contender) as url:
+        options = {"count": sizes.pinned_runs, "steps": sizes.pinned_steps}
+        result = await perform(entrant.task(arena, url, "measure_claims", **options))
+    if result["completed"] != sizes.pinned_runs:
+        raise AssertionError(f"{entrant.label} completed {result['completed']} of {sizes.pinned_runs}")
+    return {label: {"drained": result["drained"], "buffers": found} for label, found in result["buffers"].items()}

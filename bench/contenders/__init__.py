@@ -22,8 +22,9 @@ class Target:
 class Contender(Protocol):
     """One way to queue and run jobs, as seen from one process.
 
-    Every job carries the input `{"n": n}`, encoded and decoded by the contender, and everything is committed durably:
-    `enqueue` and `enqueue_many` return after the commit, and `settled` counts only jobs whose completion is committed.
+    Every job carries the input `{"n": n}`, encoded and decoded by the contender, and everything is durable:
+    `enqueue` and `enqueue_many` return after the commit, and `settled` waits for the commit of completions.
+    Up to `target.concurrency` jobs run at a time.
     """
 
     def __init__(self, target: Target) -> None: ...
@@ -40,7 +41,7 @@ class Contender(Protocol):
     async def enqueue_many(self, numbers: Sequence[int]) -> None: ...
 
     async def work(self, handle: Handler) -> None:
-        """Run jobs until cancelled: each in its own asyncio task, `target.concurrency` at a time, awaiting `handle(n)`."""
+        """Run jobs until cancelled, awaiting `handle(n)` for each in an asyncio task of its own."""
 
     async def settled(self, count: int) -> None:
         """Return as soon as this worker has `count` jobs durably completed; costs nothing while the jobs run."""

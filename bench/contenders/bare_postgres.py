@@ -8,6 +8,7 @@ from typing import Self
 
 import asyncpg
 
+from bench.claims import Statement
 from bench.contenders import Handler, Target
 
 SCHEMA = """
@@ -94,9 +95,13 @@ class BarePostgres:
     async def completed(self) -> int:
         return int(await self._connection.fetchval("select count(*) from jobs where state = 2"))
 
-    async def next_claim(self, limit: int) -> tuple[str, tuple[int]]:
+    @property
+    def claim_session(self) -> dict[str, str]:
+        return {}
+
+    async def next_claims(self, limit: int) -> dict[str, Statement]:
         """See `bench.claims`: the bare loop remembers nothing between claims."""
-        return CLAIM, (limit,)
+        return {"bare loop": (CLAIM, (limit,))}
 
     async def advance(self, count: int) -> None:
         for first in range(0, count, self.target.concurrency):

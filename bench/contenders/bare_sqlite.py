@@ -112,7 +112,7 @@ class BareSqlite:
 
     async def _wait_for_work(self, seen: int) -> None:
         """Wait for a handler to finish or for another connection's commit, which changes the data version."""
-        while not self._finished and self._data_version() == seen:
+        while not self._finished and self._data_version() == seen:  # noqa: ASYNC110  (nobody sets an event)
             await asyncio.sleep(DATA_VERSION_EVERY)
 
     def _data_version(self) -> int:

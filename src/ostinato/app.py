@@ -123,17 +123,18 @@ class App:
         return around
 
     def lifespan(self, generator: Callable[[], AsyncIterator[Mapping[str, Any]]]) -> Callable[[], Any]:
-        """Declares resources that live as long as a worker: an async generator that yields a mapping, seen as `run.resources`."""
+        """Declares resources that live as long as a worker: an async generator that yields a mapping, seen as
+        `run.resources`."""
         self.registry.lifespans.append(asynccontextmanager(generator))
         return generator
 
     # --- enqueuing
 
-    async def enqueue(self, function: str, input: Mapping[str, Any] | None = None, /, **options: Any) -> Handle:
+    async def enqueue(self, function: str, given: Mapping[str, Any] | None = None, /, **options: Any) -> Handle:
         """Enqueues a run by the function's name, which a worker elsewhere may have declared."""
         source = options.pop("source", "api")
-        given = () if input is None else (input,)
-        return await self.runs.enqueue(function, given, {}, NO_OPTIONS.changed(**options), source=source)
+        value = () if given is None else (given,)
+        return await self.runs.enqueue(function, value, {}, NO_OPTIONS.changed(**options), source=source)
 
     async def enqueue_many(self, function: str, inputs: Iterable[Mapping[str, Any]], /, **options: Any) -> list[Handle]:
         """Enqueues many runs by the function's name, all or none."""
@@ -142,7 +143,8 @@ class App:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Tx]:
-        """The user's statements and `tx.enqueue` in one transaction, committed at the end of the block, or rolled back."""
+        """The user's statements and `tx.enqueue` in one transaction, committed at the end of the block, or rolled
+        back."""
         async with self._site.store() as store, store.begin() as transaction:
             yield Tx(transaction, self._site.door)
             await transaction.commit()
@@ -182,10 +184,13 @@ class App:
                 await task
 
     async def run_worker(self, *, handle_signals: bool = True) -> None:
-        """Works until SIGTERM or SIGINT: the first drains for the grace period, the second gives everything back at once."""
+        """Works until SIGTERM or SIGINT: the first drains for the grace period, the second gives everything back at
+        once."""
         async with self._site.store() as store:
             worker = self._make_worker(store)
-            with suppress(NotImplementedError, RuntimeError):  # not on the main thread: the caller stops us by cancelling
+            with suppress(
+                NotImplementedError, RuntimeError
+            ):  # not on the main thread: the caller stops us by cancelling
                 if handle_signals:
                     for number in (signal.SIGTERM, signal.SIGINT):
                         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
@@ -198,7 +203,7 @@ class App:
         return Worker(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
 
 
-def make_store(settings: Settings) -> Any:
+def make_store(settings: Settings) -> Store:
     """The store that the URL names. This is the only place that knows which there are."""
     if settings.dialect == "postgresql":
         try:

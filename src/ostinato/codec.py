@@ -32,7 +32,7 @@ def to_json(value: object, *, what: str, limit: int = DEFAULT_LIMIT) -> bytes:
         raise _unserialisable(value, error, what) from error
     if len(encoded) > limit:
         raise InvalidInput(
-            f"{what} takes {len(encoded):,} bytes as JSON and may take {limit:,}; store it elsewhere and pass a reference"
+            f"{what} has {len(encoded):,} bytes as JSON and may have {limit:,}; store it elsewhere and pass a reference"
         )
     if b"\\u0000" in encoded or b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > DEEPEST:
         _refuse_unportable(value, what)
@@ -148,7 +148,7 @@ def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
         return get_type_hints(handler, include_extras=True)
     except NameError as error:
         raise ConfigError(
-            f"function {name!r}: {error}; its annotations are needed at run time, so import them outside of TYPE_CHECKING"
+            f"function {name!r}: {error}; annotations are needed at run time, so import them outside of TYPE_CHECKING"
         ) from error
 
 
@@ -173,7 +173,9 @@ def _takes_whole(annotation: Any, parameter: inspect.Parameter) -> bool:
 def _whole_input(annotation: Any, takes_run: bool, name: str) -> InputType:
     check = _checker(annotation, name)
     if takes_run:
-        return InputType(True, lambda handler, run, raw: handler(run, check(raw)), check, annotation, _schema(annotation))
+        return InputType(
+            True, lambda handler, run, raw: handler(run, check(raw)), check, annotation, _schema(annotation)
+        )
     return InputType(False, lambda handler, run, raw: handler(check(raw)), check, annotation, _schema(annotation))
 
 
@@ -282,7 +284,11 @@ def _given(kind: InputType, given: tuple[Any, ...], fields: Mapping[str, Any], n
         raise InvalidInput(f"input of {name!r}: give one object or keywords, not both")
     if given:
         return given[0]
-    if isinstance(kind.whole, type) and issubclass(kind.whole, Struct) and set(fields) <= set(kind.whole.__struct_fields__):
+    if (
+        isinstance(kind.whole, type)
+        and issubclass(kind.whole, Struct)
+        and set(fields) <= set(kind.whole.__struct_fields__)
+    ):
         return kind.whole(**fields) if _complete(kind.whole, fields) else fields
     return fields
 

@@ -155,14 +155,15 @@ def queue_name(raw: object) -> str:
 
 
 def _queue(value: Any, name: str) -> Queue:
+    concurrency, max_waiting = value, None
     if isinstance(value, Mapping):
-        value = Queue(**value)
-    if not isinstance(value, Queue):
-        value = Queue(_whole(value, f"concurrency of queue {name!r}"))
-    _whole(value.concurrency, f"concurrency of queue {name!r}")
-    if value.max_waiting is not None:
-        _whole(value.max_waiting, f"max_waiting of queue {name!r}")
-    return value
+        concurrency, max_waiting = value.get("concurrency", DEFAULT_CONCURRENCY), value.get("max_waiting")
+    elif isinstance(value, Queue):
+        concurrency, max_waiting = value.concurrency, value.max_waiting
+    return Queue(
+        _whole(concurrency, f"concurrency of queue {name!r}"),
+        None if max_waiting is None else _whole(max_waiting, f"max_waiting of queue {name!r}"),
+    )
 
 
 def _whole(raw: Any, what: str) -> int:

@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 async def shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Awaits work to its end, even when the caller is cancelled meanwhile: a commit that is cancelled has often committed."""
+    """Awaits work to its end, even when the caller is cancelled meanwhile: a commit that is cancelled has often
+    committed."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

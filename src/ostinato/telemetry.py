@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct, json
@@ -15,23 +16,23 @@ class Event(Struct, frozen=True, kw_only=True):
     """Something that happened here."""
 
 
-class WorkerStarted(Event):
+class WorkerStarted(Event, frozen=True):
     worker: str
     queues: dict[str, int]
 
 
-class WorkerStopping(Event):
+class WorkerStopping(Event, frozen=True):
     worker: str
     running: int
     forced: bool = False
 
 
-class WorkerStopped(Event):
+class WorkerStopped(Event, frozen=True):
     worker: str
     given_back: int = 0
 
 
-class RunClaimed(Event):
+class RunClaimed(Event, frozen=True):
     run_id: str
     function: str
     queue: str
@@ -41,7 +42,7 @@ class RunClaimed(Event):
     metadata: dict[str, Any] | None = None
 
 
-class RunCompleted(Event):
+class RunCompleted(Event, frozen=True):
     run_id: str
     function: str
     queue: str
@@ -51,7 +52,7 @@ class RunCompleted(Event):
     metadata: dict[str, Any] | None = None
 
 
-class RunFailed(Event):
+class RunFailed(Event, frozen=True):
     """An attempt failed; the run too, unless it will be retried."""
 
     run_id: str
@@ -67,7 +68,7 @@ class RunFailed(Event):
     metadata: dict[str, Any] | None = None
 
 
-class RunCancelled(Event):
+class RunCancelled(Event, frozen=True):
     run_id: str
     function: str
     queue: str
@@ -78,14 +79,14 @@ class RunCancelled(Event):
     metadata: dict[str, Any] | None = None
 
 
-class RunGivenBack(Event):
+class RunGivenBack(Event, frozen=True):
     run_id: str
     function: str
     queue: str
     worker: str
 
 
-class StaleWriteRefused(Event):
+class StaleWriteRefused(Event, frozen=True):
     """A settlement came too late: the run belongs to somebody else by now."""
 
     run_id: str
@@ -94,51 +95,51 @@ class StaleWriteRefused(Event):
     worker: str
 
 
-class LeaseRenewed(Event):
+class LeaseRenewed(Event, frozen=True):
     worker: str
 
 
-class LeaseLost(Event):
+class LeaseLost(Event, frozen=True):
     worker: str
     why: str
 
 
-class WorkerBuried(Event):
+class WorkerBuried(Event, frozen=True):
     """A worker's lease ran out, and it was declared dead."""
 
     worker: str
 
 
-class RunRescued(Event):
+class RunRescued(Event, frozen=True):
     run_id: str
     function: str
     dead_worker: str
     failed: bool
 
 
-class NotificationReceived(Event):
+class NotificationReceived(Event, frozen=True):
     channel: str
 
 
-class QueueScanned(Event):
+class QueueScanned(Event, frozen=True):
     """A claim that nothing had announced: a poll, the scan at start, a catch-up after reconnecting."""
 
     queue: str
     found: int
 
 
-class QueueAsleep(Event):
+class QueueAsleep(Event, frozen=True):
     """Nothing is ready; the worker waits for a wake-up on this queue."""
 
     queue: str
 
 
-class ListeningChanged(Event):
+class ListeningChanged(Event, frozen=True):
     working: bool
     why: str
 
 
-class StoreTroubled(Event):
+class StoreTroubled(Event, frozen=True):
     """The database did not do what a service asked; the service tries again."""
 
     service: str
@@ -146,7 +147,7 @@ class StoreTroubled(Event):
     retry_in: float
 
 
-class RunsPruned(Event):
+class RunsPruned(Event, frozen=True):
     state: str
     count: int
 
@@ -184,7 +185,7 @@ def log_to(log: logging.Logger, telemetry: Telemetry) -> None:
     """Logs what happens. The per-run events are only listened to when their level is logged."""
     for kind, (level, name) in _LOGGED.items():
         if log.isEnabledFor(level):
-            telemetry.subscribe(kind, lambda event, level=level, name=name: _log(log, level, name, event))
+            telemetry.subscribe(kind, partial(_log, log, level, name))
 
 
 def _log(log: logging.Logger, level: int, name: str, event: Event) -> None:
@@ -240,7 +241,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         event = getattr(record, "ostinato_event", None)
-        fields |= event if event else {"message": record.getMessage()}
+        fields |= event or {"message": record.getMessage()}
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.encode(fields, enc_hook=str).decode()

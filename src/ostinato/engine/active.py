@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..model.outcome import Outcome, Stop
+from ..model.retry import DEFAULT_RETRY, Retry
 from ..model.run import Claimed
 
 if TYPE_CHECKING:
@@ -54,6 +55,10 @@ class Active:
         if self.claimed.timeout is not None:
             return self.claimed.timeout
         return self.spec.timeout if self.spec else 0.0
+
+    @property
+    def retry(self) -> Retry:
+        return self.spec.retry if self.spec else DEFAULT_RETRY
 
     def ask_to_stop(self, why: Stop) -> bool:
         """Cancels the handler, once; the first reason stands. One that has returned is not disturbed."""

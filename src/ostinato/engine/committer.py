@@ -24,7 +24,8 @@ class Settlement(NamedTuple):
 
 
 class Committer:
-    """Flushes what has come in as soon as the flush before has returned: no timer, and no waiting when there is nothing to wait for."""
+    """Flushes what has come in as soon as the flush before has returned: no timer, and no waiting when there is
+    nothing to wait for."""
 
     def __init__(
         self,
@@ -84,7 +85,8 @@ class Committer:
                 committed = await self._store.commit(changes)
                 break
             except StoreError as error:
-                # The attempts are over and their results are here: they are kept until the database takes them or refuses them.
+                # The attempts are over and their results are here: they are kept until the database takes them or
+                # refuses them.
                 failures += 1
                 delay = min(0.05 * 2**failures, LONGEST_PAUSE)
                 self._telemetry.announce(StoreTroubled(service="committer", error=str(error), retry_in=delay))

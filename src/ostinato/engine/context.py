@@ -135,7 +135,8 @@ class Run:
             self._inside = False
 
     async def complete(self, output: Any = None, *, conn: object) -> None:
-        """Completes the run in the caller's own transaction, which the caller commits: the same fence as anywhere else."""
+        """Completes the run in the caller's own transaction, which the caller commits: the same fence as anywhere
+        else."""
         self._refuse_after_the_end("complete")
         encoded = to_json(output, what="output", limit=self._tools.output_limit)
         changes = self._completion(Raw(encoded))
@@ -165,13 +166,13 @@ class Run:
         return self._active.claimed
 
     def _completion(self, output: Raw) -> list[Change]:
-        spec = self._active.spec
-        assert spec is not None
-        return settle(self._claimed, Done(output), spec.retry, worker=self._active.worker, duration=0.0)
+        return settle(self._claimed, Done(output), self._active.retry, worker=self._active.worker, duration=0.0)
 
     def _refuse_after_the_end(self, verb: str) -> None:
         if self._inside:
-            raise TransactionMisused(f"run.{verb}() inside run.transaction(); use `tx`, which commits together with the run")
+            raise TransactionMisused(
+                f"run.{verb}() inside run.transaction(); use `tx`, which commits together with the run"
+            )
         if self._transaction is not None or self._completed_by_caller:
             raise TransactionMisused(
                 f"run.{verb}() after the run's last act; run.transaction() and run.complete() come once, at the end"
@@ -230,8 +231,8 @@ class BlockingTx:
     def fetchval(self, sql: str, *args: Any) -> Any:
         return self._wait(self._tx.fetchval(sql, *args))
 
-    def enqueue(self, function: object, input: Any = None, /, **fields: Any) -> str:
-        return self._wait(self._tx.enqueue(function, input, **fields))  # type: ignore[no-any-return]
+    def enqueue(self, function: object, given: Any = None, /, **fields: Any) -> str:
+        return self._wait(self._tx.enqueue(function, given, **fields))  # type: ignore[no-any-return]
 
     def enqueue_many(self, function: object, inputs: Any) -> list[str]:
         return self._wait(self._tx.enqueue_many(function, inputs))  # type: ignore[no-any-return]
@@ -240,5 +241,8 @@ class BlockingTx:
 class _RunLog(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
         fields = dict(self.extra or {})
-        kwargs["extra"] = {**kwargs.get("extra", {}), "ostinato_event": {"event": "run_log", "message": str(msg), **fields}}
+        kwargs["extra"] = {
+            **kwargs.get("extra", {}),
+            "ostinato_event": {"event": "run_log", "message": str(msg), **fields},
+        }
         return msg, kwargs

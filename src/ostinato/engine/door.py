@@ -43,7 +43,7 @@ class EnqueueOptions:
     def changed(self, **options: Any) -> EnqueueOptions:
         """These options with some replaced; unknown ones are refused."""
         if unknown := set(options) - set(self.__slots__):
-            raise InvalidOption(f"unknown option {sorted(unknown)[0]!r}; options are {', '.join(sorted(self.__slots__))}")
+            raise InvalidOption(f"unknown option {min(unknown)!r}; options are {', '.join(sorted(self.__slots__))}")
         return replace(self, **options)
 
 
@@ -63,9 +63,7 @@ class Door:
         encoded = self._encoded(spec, name, given, fields)
         return RunInserted(new_id(), name, Raw(encoded), **checked_options(options, spec, invoked_by))
 
-    def many(
-        self, name: str, inputs: Iterable[Any], options: EnqueueOptions, *, invoked_by: str
-    ) -> list[RunInserted]:
+    def many(self, name: str, inputs: Iterable[Any], options: EnqueueOptions, *, invoked_by: str) -> list[RunInserted]:
         """The changes that enqueue many runs; the first bad input refuses them all."""
         spec = self._registry.get(name)
         encoded = [self._nth(spec, name, place, value) for place, value in enumerate(inputs)]
@@ -123,7 +121,7 @@ def _queue(options: EnqueueOptions, spec: FunctionSpec | None) -> str | None:
 
 def _priority(options: EnqueueOptions, spec: FunctionSpec | None) -> int:
     priority = options.priority if options.priority is not None else spec.priority if spec else 0
-    if not isinstance(priority, int) or priority not in PRIORITIES:
+    if priority not in PRIORITIES:
         raise InvalidOption(f"priority={priority!r} must be a whole number of seconds from -600 to 600")
     return priority
 
@@ -143,7 +141,7 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
         if options.unique != "active":
             raise InvalidOption(f"unique={options.unique!r} needs key=")
         return {}
-    if not isinstance(options.key, str) or not 0 < len(options.key) <= LONGEST_KEY or "\x00" in options.key:
+    if not 0 < len(options.key) <= LONGEST_KEY or "\x00" in options.key:
         raise InvalidOption(f"key={options.key!r} must be text of 1 to {LONGEST_KEY} characters without NUL")
     match options.unique:
         case "active" | "failed":
@@ -158,7 +156,9 @@ def _period(period: Duration) -> float:
     try:
         return seconds(period, what="unique")
     except ConfigError as error:
-        raise InvalidOption(f"unique={period!r} must be 'active', 'failed', 'forever' or a duration like '1d'") from error
+        raise InvalidOption(
+            f"unique={period!r} must be 'active', 'failed', 'forever' or a duration like '1d'"
+        ) from error
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Raw:

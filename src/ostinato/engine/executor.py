@@ -139,13 +139,13 @@ class Executor:
 
     async def _commit_transaction(self, active: Active, done: Done) -> Outcome:
         """Commits what the handler did in run.transaction() together with the run's completion, or neither."""
-        assert active.run is not None and active.spec is not None
-        transaction = active.run.open_transaction
+        run, transaction = active.run, active.run.open_transaction if active.run else None
+        assert run is not None
         assert transaction is not None
-        changes = settle(active.claimed, done, active.spec.retry, worker=active.worker, duration=0.0)
+        changes = settle(active.claimed, done, active.retry, worker=active.worker, duration=0.0)
         committed = await transaction.apply(changes)
         if committed.refused:
-            await active.run.close()
+            await run.close()
             return await self._refusal(active)
         try:
             await shielded(transaction.commit())

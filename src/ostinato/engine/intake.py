@@ -36,13 +36,24 @@ class Owner(Protocol):
 class Intake(Service):
     """Claims when there is room, and sleeps when there is nothing to claim.
 
-    How it falls asleep: it arms the queue's bell, looks once more, and waits. A transaction that was open at the arming may commit
-    without ringing, so until all of those have ended it looks again every few milliseconds. When it is woken soon after it fell
-    asleep, work comes faster than sleeping pays: for a while it looks every other millisecond instead, and producers ring nobody.
+    How it falls asleep: it arms the queue's bell, looks once more, and waits. A transaction that was open at the
+    arming may commit
+    without ringing, so until all of those have ended it looks again every few milliseconds. When it is woken soon
+    after it fell
+    asleep, work comes faster than sleeping pays: for a while it looks every other millisecond instead, and producers
+    ring nobody.
     """
 
     def __init__(
-        self, queue: str, concurrency: int, *, owner: Owner, store: Store, wakeups: Wakeups, telemetry: Telemetry, poll: float
+        self,
+        queue: str,
+        concurrency: int,
+        *,
+        owner: Owner,
+        store: Store,
+        wakeups: Wakeups,
+        telemetry: Telemetry,
+        poll: float,
     ) -> None:
         super().__init__(telemetry)
         self.queue, self.concurrency = queue, concurrency
@@ -92,7 +103,9 @@ class Intake(Service):
     async def tick(self) -> float:
         free, owner = await self._wait_for_room()
         claimed = await self._claim(free, owner, self._claim_from())
-        await self._look_for_a_suspect(owner, patience=FULL_SCAN_EVERY if len(claimed) < free else SUSPECTS_AT_LEAST_EVERY)
+        await self._look_for_a_suspect(
+            owner, patience=FULL_SCAN_EVERY if len(claimed) < free else SUSPECTS_AT_LEAST_EVERY
+        )
         if len(claimed) == free:
             await self._wakeups.disarm(self._topic)
             return AT_ONCE

@@ -32,8 +32,10 @@ class Tenant(Protocol):
 class Keeper:
     """Registers the worker, renews its lease, and says when it is lost.
 
-    The lease is lost when the database says that the worker was declared dead, or when it could not be renewed in time: others will
-    take over its runs. Then the worker takes a new identity. Time is counted from before a renewal was sent, so the worker gives up
+    The lease is lost when the database says that the worker was declared dead, or when it could not be renewed in
+    time: others will
+    take over its runs. Then the worker takes a new identity. Time is counted from before a renewal was sent, so the
+    worker gives up
     before anybody else can count it out.
     """
 
@@ -127,7 +129,7 @@ class Keeper:
                     alive = await leases.renew(worker, stopping=self._stopping)
             except (StoreError, TimeoutError) as error:
                 if time.monotonic() >= deadline:
-                    self._tell(self._tenant.lease_lost, worker, f"not renewed in time: {error or 'no answer'}")
+                    self._tell(self._tenant.lease_lost, worker, f"not renewed in time: {str(error) or 'no answer'}")
                     return
                 pause = min(0.5, self._lease / (3 * RENEWALS_PER_LEASE))
                 continue
@@ -155,11 +157,15 @@ class Keeper:
     # --- the worker's event loop
 
     def _check_the_loop(self) -> None:
-        """Ends the process when a handler that is out of time holds the event loop: nothing else can end it, and its run must go on elsewhere."""
+        """Ends the process when a handler that is out of time holds the event loop: nothing else can end it, and its
+        run must go on elsewhere."""
         overdue = self._overdue()
         now = self._loop.time()
         if overdue is not None and now > overdue + self._grace and now > self._answered + self._grace:
-            logger.critical("the event loop has not answered for %.0f s past a handler's timeout: ending the process", now - self._answered)
+            logger.critical(
+                "the event loop has not answered for %.0f s past a handler's timeout: ending the process",
+                now - self._answered,
+            )
             os._exit(EXIT_CODE)
         self._tell(self._answer)
 

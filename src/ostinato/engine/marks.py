@@ -12,7 +12,8 @@ from ..store.ports import Store
 class StartMarks:
     """Marks of runs that start at the same time share a commit.
 
-    A run with one attempt only must not start twice. Its claim does not say whether it did, since it may have been claimed with
+    A run with one attempt only must not start twice. Its claim does not say whether it did, since it may have been
+    claimed with
     others and its worker died before its turn; so the start itself is committed first.
     """
 

@@ -17,13 +17,13 @@ INTERVAL = 0.7
 class Rescuer(Service):
     """Declares workers dead whose lease has run out, and takes their runs away.
 
-    A worker is looked at twice before it is declared dead: after a long write lock or an outage of the database all leases have run
-    out together, and everybody gets the chance to renew first. After an outage seen by this process, a whole lease must pass.
+    A worker is looked at twice before it is declared dead: after a long write lock or an outage of the database all
+    leases have run
+    out together, and everybody gets the chance to renew first. After an outage seen by this process, a whole lease
+    must pass.
     """
 
-    def __init__(
-        self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[], None]
-    ) -> None:
+    def __init__(self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[], None]) -> None:
         super().__init__(telemetry)
         self._store, self._lease, self._on_rescued = store, lease, on_rescued
         self._seen: dict[str, str] = {}
@@ -46,9 +46,9 @@ class Rescuer(Service):
     async def _bury_the_dead(self) -> None:
         expired = await self._store.expired()
         for worker, renewed in expired.items():
-            if self._seen.get(worker) == renewed and time.monotonic() >= self._not_before:
-                if await self._store.bury(worker, renewed):
-                    self.telemetry.announce(WorkerBuried(worker=worker))
+            seen_before = self._seen.get(worker) == renewed and time.monotonic() >= self._not_before
+            if seen_before and await self._store.bury(worker, renewed):
+                self.telemetry.announce(WorkerBuried(worker=worker))
         self._seen = expired
 
 

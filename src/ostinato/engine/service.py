@@ -65,6 +65,6 @@ class Service(ABC):
             await self.pause(delay)
 
     def _back_off(self, failures: int, error: str) -> float:
-        delay = random.uniform(0.5, 1.0) * min(0.1 * 2**failures, LONGEST_PAUSE)
+        delay: float = random.uniform(0.5, 1.0) * min(0.1 * 2**failures, LONGEST_PAUSE)
         self.telemetry.announce(StoreTroubled(service=self.name, error=error, retry_in=delay))
         return delay

@@ -33,10 +33,11 @@ class Tx:
         """The first value of the first row of a query."""
         return await self._transaction.fetchval(sql, *args)
 
-    async def enqueue(self, function: object, input: Any = None, /, **fields: Any) -> str:
-        """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with its key."""
+    async def enqueue(self, function: object, given: Any = None, /, **fields: Any) -> str:
+        """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with
+        its key."""
         name, options = _target(function)
-        change = self._door.one(name, () if input is None else (input,), fields, options, invoked_by=invoked_by())
+        change = self._door.one(name, () if given is None else (given,), fields, options, invoked_by=invoked_by())
         return (await self._insert([change]))[0]
 
     async def enqueue_many(self, function: object, inputs: Iterable[Mapping[str, Any]]) -> list[str]:

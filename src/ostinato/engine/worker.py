@@ -102,11 +102,19 @@ class Worker:
         )
         self._intakes = {
             name: Intake(
-                name, queue.concurrency, owner=self, store=store, wakeups=self._wakeups, telemetry=telemetry, poll=settings.poll
+                name,
+                queue.concurrency,
+                owner=self,
+                store=store,
+                wakeups=self._wakeups,
+                telemetry=telemetry,
+                poll=settings.poll,
             )
             for name, queue in settings.queues.items()
         }
-        self._rescuer = Rescuer(store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._look_everywhere)
+        self._rescuer = Rescuer(
+            store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._look_everywhere
+        )
         self._scheduler = Scheduler(
             list(settings.queues), store=store, telemetry=telemetry, on_released=self._wakeups.ring
         )
@@ -217,8 +225,7 @@ class Worker:
         outcome, claimed = active.outcome, active.claimed
         self._leave(active)
         assert outcome is not None
-        retry = active.spec.retry if active.spec else None
-        changes = settle(claimed, outcome, retry, worker=active.worker, duration=active.duration)
+        changes = settle(claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
         if changes:
             self._committer.add(Settlement(active, changes))
         else:
@@ -240,7 +247,8 @@ class Worker:
                     self._announce(settlement.active)
 
     async def _explain(self, refused: Sequence[Settlement]) -> None:
-        """Why settlements were refused. A run that somebody cancelled first is settled as cancelled; what was settled by a commit
+        """Why settlements were refused. A run that somebody cancelled first is settled as cancelled; what was settled
+        by a commit
         of ours that seemed to fail is fine; the rest belongs to somebody else."""
         fences = await self._store.fences([settlement.active.claimed.id for settlement in refused])
         for active, _ in refused:
@@ -250,7 +258,9 @@ class Worker:
                 self._announce(active)
             elif fence.cancel_requested and fence.state == "running":
                 active.outcome = Cancelled(fence.message or "cancelled")
-                changes = settle(active.claimed, active.outcome, None, worker=active.worker, duration=active.duration)
+                changes = settle(
+                    active.claimed, active.outcome, active.retry, worker=active.worker, duration=active.duration
+                )
                 self._committer.add(Settlement(active, changes))
             else:
                 self._announce(active)
@@ -272,7 +282,8 @@ class Worker:
             asyncio.get_running_loop().call_later(UNRESPONSIVE_GRACE, self._give_up_on, active)
 
     def _give_up_on(self, active: Active) -> None:
-        """A handler that swallows its cancellation: the run is settled without it, and its slot stays taken until it returns."""
+        """A handler that swallows its cancellation: the run is settled without it, and its slot stays taken until it
+        returns."""
         if active.claimed.id in self._running and not active.finishing:
             self._abandon(active, timed_out(active))
 
@@ -284,8 +295,7 @@ class Worker:
         self._zombies.add(active)
         assert active.task is not None
         active.task.add_done_callback(lambda _: self._zombie_ended(active))
-        retry = active.spec.retry if active.spec else None
-        changes = settle(active.claimed, outcome, retry, worker=active.worker, duration=active.duration)
+        changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
         self._committer.add(Settlement(active, changes))
 
     def _zombie_ended(self, active: Active) -> None:
@@ -377,7 +387,7 @@ def _outcome_event(active: Active) -> happened.Event | None:
         case Cancelled(reason):
             return happened.RunCancelled(**ended, reason=reason)
         case Failed() as failed:
-            delay = next_delay(claimed, failed, active.spec.retry) if active.spec else None
+            delay = next_delay(claimed, failed, active.retry)
             return happened.RunFailed(
                 **ended, error_code=failed.code, message=failed.message, will_retry=delay is not None, retry_in=delay
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from enum import StrEnum
+from zlib import crc32
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
@@ -97,7 +98,7 @@ def portable(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def settle(run: Claimed, outcome: Outcome, retry: Retry | None, *, worker: str, duration: float) -> list[Change]:
+def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float) -> list[Change]:
     """The changes that end the attempt."""
     match outcome:
         case Done(output):
@@ -110,7 +111,9 @@ def settle(run: Claimed, outcome: Outcome, retry: Retry | None, *, worker: str, 
         case GivenBack():
             return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
         case Unknown():
-            error = error_json("unknown_function", f"worker {worker} serves this queue but has no function {run.function!r}")
+            error = error_json(
+                "unknown_function", f"worker {worker} serves this queue but has no function {run.function!r}"
+            )
             return [
                 RunSettled(
                     run.id, run.lease_no, State.HELD, reason=Reason.PARKED, delay=UNKNOWN_DELAY, error=error, refund=1
@@ -135,7 +138,8 @@ def next_delay(run: Claimed, failed: Failed, retry: Retry) -> float | None:
     """Seconds until the next attempt, or None when the run has failed for good."""
     if not failed.retriable:
         return None
-    planned = retry.delay(run.attempt, failed.error)
+    spread = crc32(f"{run.id}:{run.attempt}".encode()) / 2**32  # different for each run, the same whenever it is asked
+    planned = retry.delay(run.attempt, failed.error, spread=spread)
     return planned if planned is None or failed.delay is None else failed.delay
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..clock import Duration, seconds
@@ -76,12 +74,13 @@ class Retry:
         """How often a run may start when nothing more specific applies."""
         return len(self.delays) + 1
 
-    def delay(self, attempt: int, error: BaseException | None, *, spread: Callable[[], float] = random.random) -> float | None:
-        """Seconds to wait after the attempt failed, or None when there is no next one."""
+    def delay(self, attempt: int, error: BaseException | None, *, spread: float = 0.5) -> float | None:
+        """Seconds to wait after the attempt failed, or None when there is no next one. `spread`, 0 to 1, moves it by
+        the jitter."""
         delays = self._delays_for(error)
         if attempt > len(delays):
             return None
-        return delays[attempt - 1] * (1 + self.jitter * (2 * spread() - 1))
+        return delays[attempt - 1] * (1 + self.jitter * (2 * spread - 1))
 
     def _delays_for(self, error: BaseException | None) -> tuple[float, ...]:
         for rule in self.rules:

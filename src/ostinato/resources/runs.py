@@ -104,12 +104,12 @@ class Runs:
                 raise UnknownRun(run_id)
             return view
 
-    async def list(self, where: RunFilter | None = None, **filters: Any) -> list[RunView]:
+    async def list(self, where: RunFilter | None = None, **filters: Any) -> Sequence[RunView]:
         """Runs by function, queue and state, newest first; `before=` an id pages on."""
         async with self._site.store() as store:
             return await store.views.runs(where or RunFilter(**filters))
 
-    async def counts(self) -> list[RunCount]:
+    async def counts(self) -> Sequence[RunCount]:
         """How many runs there are, by function, queue and state."""
         async with self._site.store() as store:
             return await store.views.counts()
@@ -130,7 +130,8 @@ class Runs:
     # --- steering
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "cancelled by request") -> Sequence[str]:
-        """Cancels runs: waiting ones at once, running ones by asking their worker. Answers those that had not ended yet."""
+        """Cancels runs: waiting ones at once, running ones by asking their worker. Answers those that had not ended
+        yet."""
         async with self._site.store() as store:
             return [cancelled.id for cancelled in await store.cancel(list(ids), reason)]
 

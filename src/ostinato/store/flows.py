@@ -1,7 +1,8 @@
 """What a store does, written once for both databases and both colours.
 
 A flow is a generator: it yields calls to named SQL blocks, gets their rows, and returns a result. It does not know who
-executes them: an asyncpg connection, SQLite's writer thread, or the caller's own transaction through any driver. Whoever does runs the
+executes them: an asyncpg connection, SQLite's writer thread, or the caller's own transaction through any driver.
+Whoever does runs the
 whole flow in one transaction.
 """
 
@@ -48,7 +49,9 @@ def encoded(value: object) -> str:
 # --- committing -----------------------------------------------------------------------------------------------------
 
 
-def committing(changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]) -> Flow[Committed]:
+def committing(
+    changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]
+) -> Flow[Committed]:
     """Applies changes in the one order that all commits share: runs, keys, attempts, then new runs."""
     fenced = [change for change in changes if not isinstance(change, RunInserted)]
     inserted = [change for change in changes if isinstance(change, RunInserted)]
@@ -79,14 +82,14 @@ def _run_id(change: Fenced) -> str:
     return change.run_id
 
 
-_FENCED_AREAS = (
+_FENCED_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
     (RunStarted, "start_runs", "starts"),
     (RunCompleted, "complete_runs", "settlements"),
     (RunSettled, "settle_runs", "settlements"),
 )
 """Blocks that hold the fence: they return the runs for which it held."""
 
-_FOLLOWING_AREAS = (
+_FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
     (KeyFreed, "free_keys", "freed"),
     (AttemptEnded, "add_attempts", "attempts"),
 )

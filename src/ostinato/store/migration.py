@@ -72,7 +72,9 @@ def differences(shipped: Sequence[Step], applied: Mapping[int, Applied]) -> list
         if version not in applied:
             found.append(f"{version:04} {known[version].name} is not applied; run `ostinato migrate up`")
         elif version not in known:
-            found.append(f"{version:04} {applied[version].name} was applied by a newer version of Ostinato than this one")
+            found.append(
+                f"{version:04} {applied[version].name} was applied by a newer version of Ostinato than this one"
+            )
         elif applied[version].checksum != known[version].checksum:
             found.append(f"{version:04} {known[version].name} was applied with another content than this version ships")
     return found

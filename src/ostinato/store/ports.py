@@ -76,7 +76,8 @@ class CancelAsked(NamedTuple):
 
 
 class ListenerChanged(NamedTuple):
-    """Wake-ups work again (everything armed is to be armed anew, and what was missed is to be looked for), or do not."""
+    """Wake-ups work again (everything armed is to be armed anew, and what was missed is to be looked for), or do
+    not."""
 
     working: bool
     why: str
@@ -155,7 +156,8 @@ class Commits(Protocol):
         """Applies all changes or none; those of a run whose fence does not hold are refused and named."""
 
     def begin(self, *, limit: float | None = None) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction, rolled back on leaving unless it was committed. `limit`: seconds it may last, where that matters."""
+        """A transaction, rolled back on leaving unless it was committed. `limit`: seconds it may last, where that
+        matters."""
 
     async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
         """Applies changes in the caller's own open transaction."""
@@ -237,12 +239,15 @@ class Views(Protocol):
 class Store(Commits, Claims, Leases, Verbs, Protocol):
     """A database."""
 
-    views: Views
+    @property
+    def views(self) -> Views: ...
 
     async def open(self) -> None:
         """Connects, and makes sure that the schema is there."""
 
     async def close(self) -> None: ...
+
+    def migrations(self) -> Migrations: ...
 
     def listener(self, on_signal: Callable[[Signal], None]) -> Listener: ...
 

@@ -109,7 +109,9 @@ class PostgresListener:
         if await self._probe():
             self._say(True, "listening")
         else:
-            self._say(False, "notifications do not arrive: is this a pooler in transaction mode? Set OSTINATO_LISTEN_URL")
+            self._say(
+                False, "notifications do not arrive: is this a pooler in transaction mode? Set OSTINATO_LISTEN_URL"
+            )
 
     async def _stay(self) -> None:
         """Until the connection is lost; a silent one is asked for an answer, since TCP may not tell."""

@@ -20,14 +20,21 @@ from .pool import Connection
 _LOCK_TIMEOUT_MS = 100
 _TRIES = 100
 
-_BUSY = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError, asyncpg.DuplicateObjectError)
+_BUSY = (
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.UniqueViolationError,
+    asyncpg.DuplicateObjectError,
+)
 
 
 class PostgresMigrations:
     """The steps of one schema.
 
-    Each step is a transaction of its own with a short lock timeout: behind one open reader, a migration that waits would make
-    every worker wait behind it. So it gives up quickly and tries again. Installers take turns by a transaction-level advisory lock.
+    Each step is a transaction of its own with a short lock timeout: behind one open reader, a migration that waits
+    would make
+    every worker wait behind it. So it gives up quickly and tries again. Installers take turns by a transaction-level
+    advisory lock.
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Connection]], *, schema: str) -> None:
@@ -49,9 +56,10 @@ class PostgresMigrations:
         return migration.differences(self.steps, await self._applied())
 
     def sql(self) -> str:
-        parts = [self._preparation()]
-        for step in self.steps:
-            parts.append(f"-- {step.version:04} {step.name}\n{step.text.strip()}\n\n{self._record(step)};")
+        steps = [
+            f"-- {step.version:04} {step.name}\n{step.text.strip()}\n\n{self._record(step)};" for step in self.steps
+        ]
+        parts = [self._preparation(), *steps]
         return "begin;\n\n" + "\n\n".join(parts) + "\n\ncommit;\n"
 
     # --- inside
@@ -73,7 +81,9 @@ class PostgresMigrations:
     async def _locked(self, connection: Connection, work: Callable[[Connection], object]) -> str | None:
         async with connection.transaction():
             await connection.execute(f"set local lock_timeout = {_LOCK_TIMEOUT_MS}")
-            await connection.execute("select pg_advisory_xact_lock(hashtext('ostinato migrate'), hashtext($1))", self._schema)
+            await connection.execute(
+                "select pg_advisory_xact_lock(hashtext('ostinato migrate'), hashtext($1))", self._schema
+            )
             return await work(connection)  # type: ignore[misc, no-any-return]
 
     async def _prepare(self, connection: Connection) -> None:
@@ -81,7 +91,9 @@ class PostgresMigrations:
             await connection.execute(self._preparation())
 
     async def _prepared(self, connection: Connection) -> bool:
-        return bool(await connection.fetchval("select to_regclass($1) is not null", f"{quoted(self._schema)}.migrations"))
+        return bool(
+            await connection.fetchval("select to_regclass($1) is not null", f"{quoted(self._schema)}.migrations")
+        )
 
     def _preparation(self) -> str:
         schema = quoted(self._schema)

@@ -35,7 +35,8 @@ _ENGINE_SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
-"""Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large, so the planner is
+"""Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large,
+so the planner is
 left no other choice; connections for users' statements and for views have it all."""
 _TRIES = 5
 
@@ -65,10 +66,10 @@ class PostgresStore(FlowStore):
 
     async def open(self) -> None:
         """Connects once and refuses a database whose schema is missing or older than this code."""
-        missing = [step.name for step in await self.migrations().status() if step.applied_at is None]
-        if missing:
+        steps = await PostgresMigrations(self._pool.connection, schema=self.schema).status()
+        if missing := [step.name for step in steps if step.applied_at is None]:
             raise NotMigrated(
-                f"the database has no up-to-date schema {self.schema!r} (missing: {', '.join(missing)}); run `ostinato migrate up`"
+                f"the database's schema {self.schema!r} lacks {', '.join(missing)}; run `ostinato migrate up`"
             )
 
     async def close(self) -> None:
@@ -76,11 +77,15 @@ class PostgresStore(FlowStore):
         await self._pool.close()
 
     def migrations(self) -> PostgresMigrations:
-        return PostgresMigrations(self._pool.connection, schema=self.schema)
+        return PostgresMigrations(self._own_connection, schema=self.schema)
 
     def listener(self, on_signal: Callable[[Signal], None]) -> Listener:
         return PostgresListener(
-            lambda: self._connect(self._listen_url), on_signal, channel=self.schema, blocks=self.blocks, probe=self._probe
+            lambda: self._connect(self._listen_url),
+            on_signal,
+            channel=self.schema,
+            blocks=self.blocks,
+            probe=self._probe,
         )
 
     @asynccontextmanager
@@ -93,7 +98,7 @@ class PostgresStore(FlowStore):
 
     # --- connections
 
-    async def _connect(self, url: str | None = None, *, session: Mapping[str, str] = _SESSION) -> Connection:
+    async def _connect(self, url: str | None = None, *, session: dict[str, str] = _SESSION) -> Connection:
         with translated():
             connection = await asyncpg.connect(
                 url or self.url,
@@ -104,6 +109,14 @@ class PostgresStore(FlowStore):
             )
         await _speak_json(connection)
         return connection
+
+    @asynccontextmanager
+    async def _own_connection(self) -> AsyncIterator[Connection]:
+        connection = await self._connect()
+        try:
+            yield connection
+        finally:
+            await connection.close(timeout=2)
 
     # --- flows
 
@@ -144,7 +157,8 @@ class PostgresStore(FlowStore):
                 if again == _TRIES - 1:
                     raise
             except StoreUnavailable:
-                # A failed commit may have committed. Settlements are fenced, so they can be given again; new runs keep their
+                # A failed commit may have committed. Settlements are fenced, so they can be given again; new runs
+                # keep their
                 # ids, so it can be seen whether they are there.
                 if again or not await self._all_inserted(changes):
                     raise
@@ -190,11 +204,10 @@ def load_blocks(schema: str) -> Mapping[str, sql.Block]:
 
 
 async def _speak_json(connection: Connection) -> None:
-    """Users' statements take and give Python values for json and jsonb. Ours pass JSON as text, so they do not notice."""
+    """Users' statements take and give Python values for json and jsonb. Ours pass JSON as text, so they do not
+    notice."""
     for kind in ("json", "jsonb"):
-        await connection.set_type_codec(
-            kind, schema="pg_catalog", encoder=_encode, decoder=json.decode, format="text"
-        )
+        await connection.set_type_codec(kind, schema="pg_catalog", encoder=_encode, decoder=json.decode, format="text")
 
 
 def _encode(value: Any) -> str:

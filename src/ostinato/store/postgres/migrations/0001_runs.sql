@@ -111,7 +111,6 @@ create function ostinato.micros(moment timestamptz) returns bigint
 -- we ask again. A lock is seen at once and by every isolation level, unlike a row, and leaves nothing behind for vacuum.
 create function ostinato.somebody_sleeps(topic text) returns boolean
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     bell constant integer := hashtext('$channel');
@@ -131,7 +130,6 @@ end $$;
 -- before, so their commits come without a signal. The snapshot must be younger than the lock, hence two statements.
 create function ostinato.arm(topic text) returns text[]
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_advisory_lock_shared(hashtext('$channel'), hashtext(topic));
@@ -140,7 +138,6 @@ end $$;
 
 create function ostinato.disarm(topic text) returns void
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_advisory_unlock_shared(hashtext('$channel'), hashtext(topic));
@@ -149,7 +146,6 @@ end $$;
 -- Wakes the workers that sleep on a queue, when the transaction commits.
 create function ostinato.ring(queue text) returns void
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if ostinato.somebody_sleeps('q:' || queue) then
@@ -157,10 +153,24 @@ begin
     end if;
 end $$;
 
+-- Wakes the workers that sleep on the queues of these requests.
+create function ostinato.ring_for(requests jsonb) returns void
+    language plpgsql volatile
+as $$
+begin
+    if jsonb_array_length(requests) = 1 and requests->0 ? 'queue' then
+        perform ostinato.ring(requests->0->>'queue');
+        return;
+    end if;
+    perform ostinato.ring(hit.queue)
+    from (select distinct coalesce(e->>'queue', f.queue) as queue
+          from jsonb_array_elements(requests) e
+          left join ostinato.functions f on f.name = e->>'function') hit;
+end $$;
+
 -- Tells those who wait for results which runs have ended, in payloads below the limit of 8,000 bytes.
 create function ostinato.announce(ids text[]) returns void
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 begin
     if ids is not null and ostinato.somebody_sleeps('r') then
@@ -172,48 +182,43 @@ end $$;
 
 -- Inserts runs given as a JSON array (see RunInserted for the fields). Returns only those whose key was taken: the id asked for
 -- and the run that holds the key. Rings last: a worker that falls asleep after this looked waits for our commit.
+-- A single enqueue spends its time in executor starts, so what most callers do not need is asked by plain expressions first.
 create function ostinato.insert_runs(requests jsonb, ring boolean default true)
     returns table (requested text, existing text)
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     moment constant timestamptz := ostinato.clock();
-    now_due constant bigint := ostinato.micros(moment);
     keyed constant boolean := jsonb_path_exists(requests, '$[*].key');
     taken text[];
-    queues_hit text[];
 begin
-    perform ostinato.check_functions(requests);
-    perform ostinato.check_room(requests);
+    if jsonb_path_exists(requests, '$[*] ? (!exists(@.queue))') then
+        perform ostinato.check_functions(requests);
+    end if;
+    if exists (select from ostinato.queues where max_waiting is not null) then
+        perform ostinato.check_room(requests);
+    end if;
     if keyed then
         taken := ostinato.take_keys(requests, moment);
     end if;
-    with fresh as (
-        insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                                   timeout, invoked_by, created_at, input, metadata)
-        select e->>'id', e->>'function', coalesce(e->>'queue', f.queue),
-               case when t.run_at > moment then 'held' else 'ready' end,
-               case when t.run_at > moment then 'not_due' end,
-               t.run_at,
-               case when t.run_at = moment then now_due else ostinato.micros(t.run_at) end
-                   - 1000000 * coalesce((e->>'priority')::bigint, 0),
-               coalesce((e->>'priority')::smallint, 0),
-               e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
-               (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata'
-        from jsonb_array_elements(requests) e
-        left join ostinato.functions f on f.name = e->>'function'
-        cross join lateral (
-            select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
-                        when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'
-                        else moment end as run_at
-        ) t
-        where not keyed or not e ? 'key' or e->>'id' = any(taken)
-        returning runs.queue
-    )
-    select array_agg(distinct fresh.queue) into queues_hit from fresh;
+    insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
+                               timeout, invoked_by, created_at, input, metadata)
+    select e->>'id', e->>'function',
+           coalesce(e->>'queue', (select f.queue from ostinato.functions f where f.name = e->>'function')),
+           case when t.run_at > moment then 'held' else 'ready' end,
+           case when t.run_at > moment then 'not_due' end,
+           t.run_at,
+           ostinato.micros(t.run_at) - 1000000 * coalesce((e->>'priority')::bigint, 0),
+           coalesce((e->>'priority')::smallint, 0),
+           e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
+           (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata'
+    from jsonb_array_elements(requests) e,
+         lateral (select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
+                              when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'
+                              else moment end as run_at) t
+    where not keyed or not e ? 'key' or e->>'id' = any(taken);
     if ring then
-        perform ostinato.ring(name) from unnest(queues_hit) name;
+        perform ostinato.ring_for(requests);
     end if;
     if keyed then
         return query
@@ -227,7 +232,6 @@ end $$;
 -- A request without a queue asks for a function by name only: it must be one that a worker has declared.
 create function ostinato.check_functions(requests jsonb) returns void
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     unknown text;
@@ -246,15 +250,11 @@ end $$;
 -- A cap is looked at, not locked: producers never wait for each other, and those that look at the same moment may overshoot.
 create function ostinato.check_room(requests jsonb) returns void
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     capped record;
     waiting bigint;
 begin
-    if not exists (select 1 from ostinato.queues where max_waiting is not null) then
-        return;
-    end if;
     for capped in
         select q.name, q.max_waiting, count(*) as asked
         from jsonb_array_elements(requests) e
@@ -280,7 +280,6 @@ end $$;
 -- A key found taken is not locked: the run that holds it may settle meanwhile. If it did, the key is tried again.
 create function ostinato.take_keys(requests jsonb, moment timestamptz) returns text[]
     language plpgsql volatile
-    set search_path = pg_catalog, pg_temp
 as $$
 declare
     taken text[] := '{}';

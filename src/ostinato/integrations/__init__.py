@@ -1,0 +1,1 @@
+"""Callers' own connections and frameworks."""

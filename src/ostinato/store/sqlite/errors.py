@@ -1,0 +1,55 @@
+"""What sqlite3 raises, in our words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...errors import NotMigrated, OstinatoError, StoreError, StoreUnavailable
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_OUT_OF_REACH = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    return _primary_code(error) in _BUSY
+
+
+@contextmanager
+def translated(path: str, *, tables: str) -> Iterator[None]:
+    """Raises our errors for the database's, and lets the user's own pass. `tables`: how the names of ours begin."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if (ours := _translate(error, path, tables)) is None:
+            raise
+        raise ours from error
+
+
+def _translate(error: sqlite3.Error, path: str, tables: str) -> OstinatoError | None:
+    code = _primary_code(error)
+    if code in _BUSY:
+        return StoreUnavailable(f"{path} has been locked by another writer for too long: {error}")
+    if code in _OUT_OF_REACH:
+        return StoreUnavailable(f"{path} cannot be used or has no room: {error}")
+    if code in _DAMAGED:
+        return StoreError(f"{path} is not an SQLite database, or is damaged: {error}")
+    if str(error).startswith("no such") and tables in str(error):
+        return NotMigrated(f"{path}: {error}; run `ostinato migrate up`")
+    return None
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    """Extended codes keep the primary one in their lowest byte; errors of the module itself have none."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF

@@ -1,0 +1,96 @@
+-- Runs, the keys that make them unique, the attempts that went wrong, and the workers that hold them.
+--
+-- How it works is told in PostgreSQL's step of the same number. The columns and indexes are the same. Moments are microseconds since 1970,
+-- JSON is text, and booleans are 0 and 1. ostinato_now() is the only clock: a function that each of our connections brings along.
+--
+-- Tables of runs and keys have rowids although their keys are text: a row of a WITHOUT ROWID table is rewritten within the tree of its
+-- primary key, which claimed and completed a tenth fewer runs per second.
+
+create table ostinato_functions (
+    name text not null primary key,
+    queue text not null,
+    attempts integer not null,
+    timeout real not null,
+    retry text not null,
+    input_schema text,
+    version text,
+    declared_at integer not null
+) without rowid;
+
+create table ostinato_queues (
+    name text not null primary key,
+    paused integer not null default 0,
+    max_waiting integer check (max_waiting > 0)
+) without rowid;
+
+create table ostinato_workers (
+    id text not null primary key,
+    name text not null,
+    queues text not null,
+    lease real not null,
+    started_at integer not null,
+    renewed_at integer not null,
+    expires_at integer not null,
+    stopping integer not null default 0,
+    dead_at integer
+) without rowid;
+
+create table ostinato_runs (
+    id text not null primary key,
+    function text not null,
+    queue text not null,
+    state text not null check (state in ('held', 'ready', 'running', 'completed', 'failed', 'cancelled')),
+    reason text,
+    run_at integer not null,
+    due integer not null,
+    priority integer not null default 0 check (priority between -600 and 600),
+    lease_no integer not null default 0,
+    attempt integer not null default 0,
+    suspect integer not null default 0,         -- its last worker died: claimed alone
+    certain integer not null default 0,         -- this claim is known to have become a start
+    uncounted integer not null default 0,       -- starts in doubt, returned to the budget
+    cancel_requested integer not null default 0,
+    worker text,
+    key text,
+    unique_mode text,
+    timeout real,
+    invoked_by text not null,
+    created_at integer not null,
+    claimed_at integer,
+    started_at integer,
+    ended_at integer,
+    input text not null,
+    output text,
+    error text,
+    metadata text
+);
+
+create index ostinato_runs_ready on ostinato_runs (queue, suspect, due, id) where state = 'ready';
+create index ostinato_runs_held on ostinato_runs (queue, run_at) where state = 'held';
+create index ostinato_runs_running on ostinato_runs (worker) where state = 'running';
+create index ostinato_runs_ended on ostinato_runs (state, ended_at) where ended_at is not null;
+
+create table ostinato_keys (
+    function text not null,
+    key text not null,
+    run_id text not null,
+    mode text not null check (mode in ('active', 'failed', 'until')),
+    until integer,
+    primary key (function, key)
+);
+
+create index ostinato_keys_run on ostinato_keys (run_id);
+create index ostinato_keys_until on ostinato_keys (until) where until is not null;
+
+create table ostinato_attempts (
+    run_id text not null,
+    lease_no integer not null,
+    attempt integer not null,
+    worker text not null,
+    code text not null,
+    message text not null,
+    traceback text,
+    started_at integer not null,
+    ended_at integer not null,
+    primary key (run_id, lease_no)
+) without rowid;

@@ -1,0 +1,81 @@
+-- Reads for people: one JSON text per row, with the same keys on both stores.
+
+-- name: run
+select json_object(
+    'id', r.id, 'function', r.function, 'queue', r.queue, 'state', r.state, 'reason', r.reason, 'priority', r.priority,
+    'attempt', r.attempt, 'lease_no', r.lease_no, 'key', r.key, 'invoked_by', r.invoked_by, 'timeout', r.timeout,
+    'created_at', $time(r.created_at), 'run_at', $time(r.run_at), 'claimed_at', $time(r.claimed_at),
+    'started_at', $time(r.started_at), 'ended_at', $time(r.ended_at),
+    'cancel_requested', $truth(r.cancel_requested), 'suspect', $truth(r.suspect),
+    'locked_by', r.worker, 'lease_expires_at', $time(w.expires_at),
+    'input', json(r.input), 'output', json(r.output), 'error', json(r.error), 'metadata', json(r.metadata),
+    'queue_paused', $truth(q.paused), 'attempts_allowed', f.attempts,
+    'attempts', (
+        select json_group_array(json_object(
+            'lease_no', a.lease_no, 'attempt', a.attempt, 'worker', a.worker, 'code', a.code, 'message', a.message,
+            'traceback', a.traceback, 'started_at', $time(a.started_at), 'ended_at', $time(a.ended_at)))
+        from (select * from ostinato_attempts where run_id = r.id order by lease_no) a))
+from ostinato_runs r
+left join ostinato_workers w on w.id = r.worker
+left join ostinato_queues q on q.name = r.queue
+left join ostinato_functions f on f.name = r.function
+where r.id = :id
+
+-- name: runs
+select json_object(
+    'id', r.id, 'function', r.function, 'queue', r.queue, 'state', r.state, 'reason', r.reason, 'priority', r.priority,
+    'attempt', r.attempt, 'lease_no', r.lease_no, 'key', r.key, 'invoked_by', r.invoked_by, 'timeout', r.timeout,
+    'created_at', $time(r.created_at), 'run_at', $time(r.run_at), 'claimed_at', $time(r.claimed_at),
+    'started_at', $time(r.started_at), 'ended_at', $time(r.ended_at),
+    'cancel_requested', $truth(r.cancel_requested), 'suspect', $truth(r.suspect),
+    'locked_by', r.worker, 'lease_expires_at', $time(w.expires_at),
+    'input', json(r.input), 'output', json(r.output), 'error', json(r.error), 'metadata', json(r.metadata),
+    'queue_paused', $truth(q.paused), 'attempts_allowed', f.attempts)
+from ostinato_runs r
+left join ostinato_workers w on w.id = r.worker
+left join ostinato_queues q on q.name = r.queue
+left join ostinato_functions f on f.name = r.function
+where (:function is null or r.function = :function)
+  and (:queue is null or r.queue = :queue)
+  and (:state is null or r.state = :state)
+  and (:before is null or r.id < :before)
+order by r.id desc
+limit :limit
+
+-- name: outcomes
+-- What became of runs that somebody waits for: only those that have ended.
+select id, state, output, error
+from ostinato_runs
+where id in (select value from json_each(:ids)) and ended_at is not null
+
+-- name: existing_runs
+select id from ostinato_runs where id in (select value from json_each(:ids))
+
+-- name: counts
+select json_object('function', function, 'queue', queue, 'state', state, 'count', count(*))
+from ostinato_runs
+group by function, queue, state
+order by function, queue, state
+
+-- name: workers
+select json_object(
+    'id', w.id, 'name', w.name, 'queues', json(w.queues), 'lease', w.lease, 'started_at', $time(w.started_at),
+    'renewed_at', $time(w.renewed_at), 'expires_at', $time(w.expires_at), 'stopping', $truth(w.stopping),
+    'dead_at', $time(w.dead_at), 'alive', $truth(w.alive), 'running', w.running)
+from (
+    select w.*, w.dead_at is null and w.expires_at >= (select ostinato_now()) as alive,
+           (select count(*) from ostinato_runs r where r.worker = w.id and r.state = 'running') as running
+    from ostinato_workers w
+    where :dead or w.dead_at is null
+) w
+order by w.started_at
+
+-- name: functions
+select json_object(
+    'name', f.name, 'queue', f.queue, 'attempts', f.attempts, 'timeout', f.timeout, 'retry', json(f.retry),
+    'input_schema', json(f.input_schema), 'version', f.version, 'declared_at', $time(f.declared_at))
+from ostinato_functions f
+order by f.name
+
+-- name: function_names
+select name from ostinato_functions order by name
