@@ -109,7 +109,7 @@ def _render(results: Results, folder: Path) -> None:
     (folder / "report.md").write_text(markdown(tables))
     plot(results, known, folder / "plot.png")
     show(tables)
-    _say(f"raw.json, report.md and plot.png are in {folder}")
+    _say(f"the results are in {folder}")
 
 
 def _say(line: str) -> None:

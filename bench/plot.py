@@ -1,6 +1,6 @@
 """A picture of a session: every pair's ratio with its median and bar, and buffers per claim over the drain."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -23,16 +23,23 @@ def plot(results: Results, measures: Sequence[Measure], path: Path) -> None:
         for comparison in measure.comparisons
         if comparison.baseline and (ratios := compared(results.rounds.get(measure.name, []), comparison))
     ]
-    draw = [(_plot_ratios, lines, 1.0 + 0.45 * len(lines)), (_plot_claims, results.claims, 3.0)]
-    panels = [(panel, data, height) for panel, data, height in draw if data]
+    panels: list[tuple[float, Callable[[Axes], None]]] = []
+    if lines:
+        panels.append((1.0 + 0.45 * len(lines), lambda axes: _plot_ratios(axes, lines)))
+    if results.claims:
+        panels.append((3.0, lambda axes: _plot_claims(axes, results.claims)))
+    _draw(panels, path)
+
+
+def _draw(panels: Sequence[tuple[float, Callable[[Axes], None]]], path: Path) -> None:
     if not panels:
         return
-    heights = [height for _, _, height in panels]
+    heights = [height for height, _ in panels]
     figure, axes = pyplot.subplots(
         len(panels), figsize=(11, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
     )
-    for place, (panel, data, _) in zip(axes.flat, panels, strict=True):
-        panel(place, data)
+    for place, (_, panel) in zip(axes.flat, panels, strict=True):
+        panel(place)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from bench.environment import Environment
 from bench.measures import Comparison
@@ -16,7 +17,7 @@ Round = dict[str, Sample]
 class Results:
     """Everything that was measured: `rounds[measure][i][entrant label]` is one sample."""
 
-    sizes: dict[str, float]
+    sizes: dict[str, Any]
     environment: Environment
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     claims: dict[str, Series] = field(default_factory=dict)

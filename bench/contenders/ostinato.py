@@ -92,8 +92,8 @@ class _Stepper:
 
         await self._begin()
         return {
-            "ostinato": await self._statement(limit, self._mark),
-            "ostinato, once a second": await self._statement(limit, START),
+            "ostinato": self._statement(limit, self._mark),
+            "ostinato, once a second": self._statement(limit, START),
         }
 
     async def advance(self, count: int, *, batch: int) -> None:
@@ -117,10 +117,10 @@ class _Stepper:
             async with self._app._site.store() as store:
                 await store.register(self._worker, name="bench", queues={"default": 1}, lease=3600)
 
-    async def _statement(self, limit: int, mark: Any) -> Statement:
+    def _statement(self, limit: int, mark: Any) -> Statement:
         from ostinato.store.flows import claiming
+        from ostinato.store.postgres.store import load_blocks
 
         call = next(claiming("default", limit, worker=self._worker, mark=mark, suspect=False))
-        async with self._app._site.store() as store:
-            block = store.blocks[call.block]
+        block = load_blocks(self._app.settings.schema)[call.block]
         return block.text, tuple(block.arguments(call.arguments))

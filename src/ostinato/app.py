@@ -63,7 +63,12 @@ class App:
         self.runs = Runs(self._site)
         self.workers = Workers(self._site)
         self._logged = False
-        self._open: dict[asyncio.AbstractEventLoop, AsyncExitStack] = {}
+        self._open: dict[asyncio.AbstractEventLoop, list[AsyncExitStack]] = {}
+
+    def configure(self, **flags: Any) -> None:
+        """Changes settings before anything is opened: the command line's flags win over all others (None: not
+        given)."""
+        self.settings = self._site.settings = config.changed(self.settings, flags)
 
     # --- declaring
 
@@ -110,7 +115,7 @@ class App:
             name=name,
             queue=None if queue is None else config.queue_name(queue),
             retry=retry,
-            timeout=None if timeout is None else seconds(timeout, what=f"timeout of {name!r}"),
+            timeout=None if timeout is None else _finite(timeout, name),
             priority=priority,
             version=version,
         )
@@ -154,13 +159,17 @@ class App:
     async def __aenter__(self) -> Self:
         stack = AsyncExitStack()
         await stack.enter_async_context(self._site.store())
-        self._open[asyncio.get_running_loop()] = stack
+        self._open.setdefault(asyncio.get_running_loop(), []).append(stack)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._open.pop(asyncio.get_running_loop()).aclose()
+        loop = asyncio.get_running_loop()
+        stack = self._open[loop].pop()
+        if not self._open[loop]:
+            del self._open[loop]
+        await stack.aclose()
 
     def migrations(self) -> Migrations:
         """The schema's steps, for `ostinato migrate`."""
@@ -201,6 +210,12 @@ class App:
             log_to(logger, self.telemetry)
             self._logged = True
         return Worker(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
+
+
+def _finite(timeout: Duration, name: str) -> float:
+    if not (amount := seconds(timeout, what=f"timeout of {name!r}")):
+        raise ConfigError(f"function {name!r}: timeout={timeout!r} must be longer than zero")
+    return amount
 
 
 def make_store(settings: Settings) -> Store:

@@ -74,6 +74,12 @@ def redacted(url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
 
 
+def changed(settings: Settings, given: Mapping[str, Any]) -> Settings:
+    """The settings with those given put in place (None: not given): how flags win over everything else."""
+    values = {name: _READERS[name](raw, name) for name, raw in given.items() if raw is not None}
+    return _checked(replace(settings, **values))
+
+
 def settle(given: Mapping[str, Any]) -> Settings:
     """Settings from arguments (None: not given), the environment and pyproject.toml."""
     project = _project_settings()

@@ -105,7 +105,7 @@ def checked_options(options: EnqueueOptions, spec: FunctionSpec | None, invoked:
             **_key(options),
         }
         if options.timeout is not None:
-            fields["timeout"] = seconds(options.timeout, what="timeout")
+            fields["timeout"] = _timeout(options.timeout)
     except ConfigError as error:
         raise InvalidOption(str(error)) from error
     if options.metadata is not None:
@@ -159,6 +159,12 @@ def _period(period: Duration) -> float:
         raise InvalidOption(
             f"unique={period!r} must be 'active', 'failed', 'forever' or a duration like '1d'"
         ) from error
+
+
+def _timeout(timeout: Duration) -> float:
+    if not (amount := seconds(timeout, what="timeout")):
+        raise InvalidOption(f"timeout={timeout!r} must be longer than zero")
+    return amount
 
 
 def _metadata(metadata: Mapping[str, Any]) -> Raw:

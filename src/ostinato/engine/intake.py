@@ -93,22 +93,25 @@ class Intake(Service):
             return 0
         return self.concurrency - self._running
 
-    async def _wait_for_room(self) -> tuple[int, str]:
-        while (free := self._free) <= 0 or (owner := self._owner.id) is None:
+    async def _wait_for_room(self) -> str | None:
+        """The identity to claim under, once there is room; None when the intake stops."""
+        while not self.stopping:
+            if self._free > 0 and (owner := self._owner.id) is not None:
+                return owner
             await self._room.wait(1.0)
-        return free, owner
+        return None
 
     # --- one round
 
     async def tick(self) -> float:
-        free, owner = await self._wait_for_room()
-        claimed = await self._claim(free, owner, self._claim_from())
-        await self._look_for_a_suspect(
-            owner, patience=FULL_SCAN_EVERY if len(claimed) < free else SUSPECTS_AT_LEAST_EVERY
-        )
-        if len(claimed) == free:
+        if (owner := await self._wait_for_room()) is None:
+            return AT_ONCE
+        await self._look_for_a_suspect(owner, patience=SUSPECTS_AT_LEAST_EVERY)
+        free = self._free
+        if free <= 0 or len(await self._claim(free, owner, self._claim_from())) == free:
             await self._wakeups.disarm(self._topic)
             return AT_ONCE
+        await self._look_for_a_suspect(owner, patience=FULL_SCAN_EVERY)
         if time.monotonic() < self._brisk_until:
             return await self._look_again_soon()
         return await self._fall_asleep(owner)
@@ -140,7 +143,7 @@ class Intake(Service):
     async def _look_for_a_suspect(self, owner: str, *, patience: float) -> None:
         """One at a time: if it takes this worker down again, it takes no other suspect with it."""
         now = time.monotonic()
-        if self._suspect is not None or now - self._suspects_looked_for < patience:
+        if self._suspect is not None or self._free <= 0 or now - self._suspects_looked_for < patience:
             return
         self._suspects_looked_for = now
         if (suspect := await self._store.claim_suspect(self.queue, worker=owner)) is not None:
@@ -177,5 +180,7 @@ class Intake(Service):
             self._brisk_until = time.monotonic() + BRISK_FOR
 
     async def stop(self) -> None:
+        self.stopping = True
+        self._room.set()
         await super().stop()
         await self._wakeups.disarm(self._topic)

@@ -11,7 +11,8 @@ from ..errors import StoreError
 from ..telemetry import StoreTroubled, Telemetry, logger
 from .alarm import Alarm
 
-LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 5.0
+STOP_PATIENCE = 5.0
 
 AT_ONCE = 0.0
 
@@ -23,6 +24,7 @@ class Service(ABC):
         self.telemetry = telemetry
         self._wake = Alarm()
         self._task: asyncio.Task[None] | None = None
+        self.stopping = False
 
     @property
     def name(self) -> str:
@@ -40,7 +42,11 @@ class Service(ABC):
         self._task = asyncio.create_task(self._loop(), name=f"ostinato {self.name}")
 
     async def stop(self) -> None:
+        """Ends after the tick under way: what it has claimed must not be lost. A tick that hangs is cancelled."""
+        self.stopping = True
+        self.wake()
         if self._task is not None:
+            await asyncio.wait([self._task], timeout=STOP_PATIENCE)
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
@@ -51,7 +57,7 @@ class Service(ABC):
 
     async def _loop(self) -> None:
         failures = 0
-        while True:
+        while not self.stopping:
             try:
                 delay = await self.tick()
                 failures = 0

@@ -15,7 +15,19 @@ from .. import telemetry as happened
 from ..config import Settings
 from ..errors import StoreError
 from ..model.change import Committed
-from ..model.outcome import Cancelled, Done, Failed, GivenBack, Lost, Settled, Stop, Unknown, next_delay, settle
+from ..model.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    GivenBack,
+    Interrupted,
+    Lost,
+    Settled,
+    Stop,
+    Unknown,
+    next_delay,
+    settle,
+)
 from ..model.run import Claimed
 from ..store.ports import Caller, DeclaredQueue, Store
 from ..telemetry import Telemetry
@@ -161,8 +173,7 @@ class Worker:
             happened.WorkerStopping(worker=self.id or "", running=len(self._running), forced=self._forced.is_set())
         )
         self._keeper.announce_stopping()
-        for service in self._services:
-            await service.stop()
+        await asyncio.gather(*(service.stop() for service in self._services))
         await self._drain(self._settings.shutdown_grace)
         for active in list(self._running.values()):
             active.ask_to_stop(Stop.SHUTDOWN)
@@ -269,7 +280,7 @@ class Worker:
         event = _outcome_event(active)
         if isinstance(active.outcome, GivenBack):
             self._given_back += 1
-        elif isinstance(active.outcome, Failed | Unknown):
+        elif isinstance(active.outcome, Failed | Unknown | Interrupted):
             self._scheduler.wake()
             self._wakeups.ring(active.claimed.queue)
         if event is not None:
@@ -391,6 +402,8 @@ def _outcome_event(active: Active) -> happened.Event | None:
             return happened.RunFailed(
                 **ended, error_code=failed.code, message=failed.message, will_retry=delay is not None, retry_in=delay
             )
+        case Interrupted(message):
+            return happened.RunFailed(**ended, error_code="store_unavailable", message=message, will_retry=True)
         case Unknown():
             message = f"no function is named {claimed.function!r} here"
             return happened.RunFailed(**ended, error_code="unknown_function", message=message, will_retry=True)

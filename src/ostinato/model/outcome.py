@@ -9,7 +9,7 @@ from zlib import crc32
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from ..errors import Cancel, Fatal, RetryAfter
+from ..errors import Cancel, Fatal, RetryAfter, StoreUnavailable
 from .change import AttemptEnded, Change, KeyFreed, RunCompleted, RunSettled
 from .retry import Retry
 from .run import Claimed, Orphan, Reason, State
@@ -67,16 +67,25 @@ class Unknown(Struct, frozen=True):
     """The worker does not know the function; one that does may come."""
 
 
-Outcome = Done | Failed | Cancelled | GivenBack | Lost | Settled | Unknown
+class Interrupted(Struct, frozen=True):
+    """The database was not there for the attempt, which is nobody's failure: it is returned."""
+
+    message: str
+
+
+Outcome = Interrupted | Done | Failed | Cancelled | GivenBack | Lost | Settled | Unknown
 
 UNKNOWN_DELAY = 60.0
+INTERRUPTED_DELAY = 1.0
 
 
-def failure(error: BaseException) -> Failed | Cancelled:
+def failure(error: BaseException) -> Failed | Cancelled | Interrupted:
     """The outcome an exception stands for."""
     match error:
         case Cancel():
             return Cancelled(error.reason)
+        case StoreUnavailable():
+            return Interrupted(_message(error))
         case RetryAfter():
             return Failed("retry_after", _message(error), error, delay=error.delay)
         case Fatal():
@@ -110,6 +119,8 @@ def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duratio
             return _with_key(run, settled, State.CANCELLED)
         case GivenBack():
             return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
+        case Interrupted(message):
+            return _settle_interruption(run, message, worker, duration)
         case Unknown():
             error = error_json(
                 "unknown_function", f"worker {worker} serves this queue but has no function {run.function!r}"
@@ -132,6 +143,22 @@ def _settle_failure(run: Claimed, failed: Failed, retry: Retry, worker: str, dur
         settled = RunSettled(run.id, run.lease_no, State.FAILED, error=error)
         return [*_with_key(run, settled, State.FAILED), attempt]
     return [RunSettled(run.id, run.lease_no, State.HELD, reason=Reason.RETRY, delay=delay, error=error), attempt]
+
+
+def _settle_interruption(run: Claimed, message: str, worker: str, duration: float) -> list[Change]:
+    code = "store_unavailable"
+    return [
+        RunSettled(
+            run.id,
+            run.lease_no,
+            State.HELD,
+            reason=Reason.RETRY,
+            delay=INTERRUPTED_DELAY,
+            error=error_json(code, message),
+            refund=1,
+        ),
+        AttemptEnded(run.id, run.lease_no, run.attempt, code, message, worker, duration),
+    ]
 
 
 def next_delay(run: Claimed, failed: Failed, retry: Retry) -> float | None:

@@ -27,19 +27,23 @@ class PostgresTransaction:
         self._open = True
 
     async def execute(self, sql: str, *args: Any) -> int:
-        status: str = await self._usable().execute(sql, *args)
+        with translated():
+            status: str = await self._usable().execute(sql, *args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._usable().fetch(sql, *args)]
+        with translated():
+            return [dict(row) for row in await self._usable().fetch(sql, *args)]
 
     async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
-        row = await self._usable().fetchrow(sql, *args)
+        with translated():
+            row = await self._usable().fetchrow(sql, *args)
         return None if row is None else dict(row)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
-        return await self._usable().fetchval(sql, *args)
+        with translated():
+            return await self._usable().fetchval(sql, *args)
 
     async def apply(self, changes: Sequence[Change]) -> Committed:
         with translated():

@@ -1,0 +1,78 @@
+"""The ear of a process on SQLite: the writer's thread watches the file for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from ..ports import RESULTS, CancelAsked, Rung, RunsEnded, Signal
+from .watch import Watch
+from .writer import Writer
+
+
+class SqliteListener:
+    """Passes on what the watch tells about armed topics, on the event loop that started it. Cancelling is told in any case."""
+
+    def __init__(self, writer: Writer, watch: Watch, on_signal: Callable[[Signal], None]) -> None:
+        self._writer, self._watch, self._on_signal = writer, watch, on_signal
+        self._topics: set[str] = set()
+        self._pending: set[Signal] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def working(self) -> bool:
+        return self._loop is not None
+
+    @property
+    def armed(self) -> bool:
+        return bool(self._topics)
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._watch.add(self)
+        self._writer.nudge()
+
+    async def stop(self) -> None:
+        self._watch.remove(self)
+        self._topics.clear()
+        self._loop = None
+
+    async def arm(self, topic: str) -> bool:
+        """Whoever commits later is seen later, so there is nothing to wait for."""
+        if not self.working:
+            return False
+        if topic not in self._topics:
+            self._topics.add(topic)
+            self._watch.stir()
+            self._writer.nudge()
+        return True
+
+    async def disarm(self, topic: str) -> None:
+        self._topics.discard(topic)
+
+    def hear(self, signals: Iterable[Signal]) -> None:
+        """Called on the writer's thread. What is heard before the event loop gets round to it is passed on once."""
+        loop, wanted = self._loop, {signal for signal in signals if self._wants(signal)}
+        if loop is None or not wanted:
+            return
+        waiting = bool(self._pending)
+        self._pending |= wanted
+        if not waiting:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._pass_on)
+
+    def _wants(self, signal: Signal) -> bool:
+        match signal:
+            case Rung():
+                return self._topics - {RESULTS} != set()
+            case RunsEnded():
+                return RESULTS in self._topics
+            case _:
+                return isinstance(signal, CancelAsked)
+
+    def _pass_on(self) -> None:
+        signals, self._pending = self._pending, set()
+        if self._loop is not None:
+            for signal in signals:
+                self._on_signal(signal)
