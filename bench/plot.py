@@ -68,7 +68,8 @@ def _mark_bar(axes: Axes, comparison: Comparison, height: int) -> None:
 
 def _label(measure: Measure, comparison: Comparison, ratios: list[float]) -> str:
     assert comparison.baseline
-    return f"{measure.store}: {measure.title}\n{comparison.subject.label} ÷ {comparison.baseline.label}"
+    sides = f"{comparison.subject.label} ÷ {comparison.baseline.label}, {measure.metrics[comparison.metric]}"
+    return f"{measure.store}: {measure.title}\n{sides}"
 
 
 def _plot_claims(axes: Axes, claims: dict[str, Series]) -> None:

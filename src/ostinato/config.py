@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from .clock import Duration, seconds
 from .codec import DEFAULT_LIMIT
@@ -67,11 +67,26 @@ def dialect_of(url: str) -> str:
 
 def redacted(url: str) -> str:
     """The URL without its password, fit for logs and errors."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    before, at, rest = url.rpartition("@")
+    scheme, slashes, user = before.partition("://")
+    shown = f"{scheme}{slashes}{user.partition(':')[0]}:***{at}{rest}" if ":" in user else url
+    return _PASSWORD_PARAMETER.sub(r"\1***", shown)
+
+
+def _refuse_unreadable(url: str) -> None:
+    """A password with a bare `/`, `#` or `[` makes another URL of it, whose errors would show a part of the
+    password."""
+    user, _, places = _END_OF_PLACES.split(url.partition("://")[2], maxsplit=1)[0].rpartition("@")
+    if "[" in user or not all(_PLACE.match(place) for place in places.split(",")):
+        raise ConfigError(
+            "the database URL cannot be read; write special characters in its password as %40 (@), %3A (:), %2F (/), "
+            "%23 (#), %3F (?), %5B and %5D ([ and ])"
+        )
+
+
+_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_END_OF_PLACES = re.compile(r"[/?#]")
+_PLACE = re.compile(r"(\[[^]]*]|[^][:]*)(:\d+)?$")
 
 
 def changed(settings: Settings, given: Mapping[str, Any]) -> Settings:
@@ -214,6 +229,7 @@ _READERS: dict[str, Any] = {
 
 def _checked(settings: Settings) -> Settings:
     dialect_of(settings.url)
+    _refuse_unreadable(settings.url)
     if settings.lease < SHORTEST_LEASE:
         raise ConfigError(f"lease={settings.lease}s is shorter than {SHORTEST_LEASE}s: its renewals could not keep up")
     if settings.poll <= 0:

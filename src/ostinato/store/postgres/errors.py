@@ -18,6 +18,9 @@ _LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
+    asyncpg.InvalidAuthorizationSpecificationError,  # no such user, or a wrong password
+    asyncpg.InvalidCatalogNameError,  # no such database
+    asyncpg.ClientConfigurationError,
     asyncpg.DiskFullError,
     asyncpg.InternalClientError,
     OSError,

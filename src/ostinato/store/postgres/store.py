@@ -27,9 +27,9 @@ from .transaction import PostgresTransaction
 T = TypeVar("T")
 
 _SESSION = {"application_name": "ostinato"}
+_USER_SESSION = {**_SESSION, "jit": "off"}
 _ENGINE_SESSION = {
-    **_SESSION,
-    "jit": "off",
+    **_USER_SESSION,
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -59,6 +59,7 @@ class PostgresStore(FlowStore):
         self.url, self.schema, self.notify = url, check_schema(schema), notify
         self._listen_url = listen_url or url
         self._statement_cache = statement_cache
+        self._pooled: set[str] = set()
         self.blocks = load_blocks(schema)
         self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
         self._pool = Pool(self._connect, size=connections)
@@ -99,14 +100,26 @@ class PostgresStore(FlowStore):
 
     # --- connections
 
-    async def _connect(self, url: str | None = None, *, session: dict[str, str] = _SESSION) -> Connection:
+    async def _connect(self, url: str | None = None, *, session: dict[str, str] = _USER_SESSION) -> Connection:
         with translated():
-            connection = await asyncpg.connect(
-                url or self.url, server_settings=session, statement_cache_size=self._statement_cache, timeout=10
-            )
+            connection = await self._dial(url or self.url, session)
             notice_dead_peers(connection)
             await _speak_json(connection)
         return connection
+
+    async def _dial(self, url: str, session: dict[str, str]) -> Connection:
+        """Connects; through a pooler, which refuses settings of ours and mixes sessions up, without settings and
+        statements of its own."""
+        if url not in self._pooled:
+            try:
+                return await asyncpg.connect(
+                    url, server_settings=session, statement_cache_size=self._statement_cache, timeout=10
+                )
+            except asyncpg.ProtocolViolationError as error:
+                if "unsupported startup parameter" not in str(error):
+                    raise
+                self._pooled.add(url)
+        return await asyncpg.connect(url, server_settings=_SESSION, statement_cache_size=0, timeout=10)
 
     @asynccontextmanager
     async def _own_connection(self) -> AsyncIterator[Connection]:

@@ -31,7 +31,8 @@ def wall_clock() -> int:
 def check_version() -> None:
     if sqlite3.sqlite_version_info < OLDEST:
         raise ConfigError(
-            f"this Python comes with SQLite {sqlite3.sqlite_version}; Ostinato needs {'.'.join(map(str, OLDEST))} or newer"
+            f"this Python comes with SQLite {sqlite3.sqlite_version}, "
+            f"and Ostinato needs {'.'.join(map(str, OLDEST))} or newer"
         )
 
 
@@ -67,12 +68,17 @@ def know_the_clock(connection: sqlite3.Connection, clock: Clock) -> None:
 
 
 def begin(connection: sqlite3.Connection, patience: float) -> None:
-    """Opens a transaction that may write. One that only read so far could not begin to write: SQLITE_BUSY, whatever the patience."""
+    """Opens a transaction that may write. One that has read first may be refused to write, however patient it is."""
     patiently(lambda: connection.execute("begin immediate"), patience)
 
 
+def roll_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("rollback")
+
+
 def patiently(work: Callable[[], object], patience: float) -> None:
-    """Does what another writer may be in the way of. SQLite's own waiting backs off to 100 ms, by which one in a hurry starves."""
+    """Does what another writer may be in the way of. SQLite's own waiting backs off to 100 ms, and then starves."""
     deadline = time.monotonic() + patience
     while True:
         try:

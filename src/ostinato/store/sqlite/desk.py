@@ -137,7 +137,7 @@ class Desk(ABC):
     # --- forks
 
     def before_fork(self) -> None:
-        """A connection must not be carried into a child, and a child must not believe that its process holds the file's locks."""
+        """A connection carried into a child would have the child believe that it holds the file's locks."""
         concurrent.futures.wait([errand.future for errand in self._send_home()], _FORK_PATIENCE)
 
     def after_fork_in_child(self) -> None:
@@ -145,6 +145,7 @@ class Desk(ABC):
 
     def after_fork_in_parent(self) -> None:
         """Threads start again when they are needed."""
+        return
 
 
 class Reader(Desk):
@@ -178,6 +179,4 @@ def _after_fork_in_parent() -> None:
         desk.after_fork_in_parent()
 
 
-os.register_at_fork(
-    before=_before_fork, after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent
-)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)

@@ -12,12 +12,11 @@ from .writer import Writer
 
 
 class SqliteListener:
-    """Passes on what the watch tells about armed topics, on the event loop that started it. Cancelling is told in any case."""
+    """Passes on what the watch tells about armed topics, and any cancelling, on the event loop that started it."""
 
     def __init__(self, writer: Writer, watch: Watch, on_signal: Callable[[Signal], None]) -> None:
         self._writer, self._watch, self._on_signal = writer, watch, on_signal
         self._topics: set[str] = set()
-        self._pending: set[Signal] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -43,24 +42,22 @@ class SqliteListener:
         if not self.working:
             return False
         if topic not in self._topics:
+            drowsy = self._watch.drowsy
             self._topics.add(topic)
             self._watch.stir()
-            self._writer.nudge()
+            if drowsy:
+                self._writer.nudge()
         return True
 
     async def disarm(self, topic: str) -> None:
         self._topics.discard(topic)
 
     def hear(self, signals: Iterable[Signal]) -> None:
-        """Called on the writer's thread. What is heard before the event loop gets round to it is passed on once."""
-        loop, wanted = self._loop, {signal for signal in signals if self._wants(signal)}
-        if loop is None or not wanted:
-            return
-        waiting = bool(self._pending)
-        self._pending |= wanted
-        if not waiting:
+        """Called on the writer's thread."""
+        loop, wanted = self._loop, [signal for signal in signals if self._wants(signal)]
+        if loop is not None and wanted:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._pass_on)
+                loop.call_soon_threadsafe(self._pass_on, wanted)
 
     def _wants(self, signal: Signal) -> bool:
         match signal:
@@ -71,8 +68,7 @@ class SqliteListener:
             case _:
                 return isinstance(signal, CancelAsked)
 
-    def _pass_on(self) -> None:
-        signals, self._pending = self._pending, set()
+    def _pass_on(self, signals: Iterable[Signal]) -> None:
         if self._loop is not None:
             for signal in signals:
                 self._on_signal(signal)

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...errors import TransactionMisused
+from .connecting import roll_back
 from .desk import Errand, Errands, deliver
 
 _LOOK_EVERY = 10_000
@@ -46,7 +47,7 @@ class Loan(Errand[None]):
         """Nobody needs it any more: it is rolled back, or not begun at all."""
         self.given_up = True
         with self._lock:
-            self._asked.put(Errand(lambda connection: connection.execute("rollback")))
+            self._asked.put(Errand(roll_back))
 
     # --- on the writer's thread
 
@@ -79,6 +80,6 @@ class Loan(Errand[None]):
 
     def _too_long(self) -> str:
         return (
-            f"the transaction lasted longer than {self._limit:g} s and was rolled back: on SQLite it holds the file's only "
-            "write lock, so do what is slow before it"
+            f"the transaction lasted longer than {self._limit:g} s and was rolled back: on SQLite it holds the file's "
+            "only write lock, so do what is slow before it"
         )

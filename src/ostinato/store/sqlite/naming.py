@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 
 from ...errors import ConfigError
 
@@ -16,7 +16,8 @@ def check_schema(schema: str) -> str:
     """The tables of a schema are called `schema_runs` and so on, so it must be a plain name."""
     if not _PLAIN.fullmatch(schema) or schema.lower().startswith("sqlite"):
         raise ConfigError(
-            f"schema {schema!r} must be a plain name on SQLite (letters, digits and _), since it begins the names of tables"
+            f"schema {schema!r} must be a plain name on SQLite (letters, digits and _): "
+            "the names of its tables begin with it"
         )
     return schema
 
@@ -31,7 +32,7 @@ def path_of(url: str) -> str:
         raise ConfigError(
             f"{url!r} is not a file; runs in memory would not survive, and for tests a temporary file is as fast"
         )
-    return os.path.abspath(path)
+    return str(Path(path).absolute())
 
 
 def adapt(text: str, schema: str) -> str:
@@ -42,7 +43,7 @@ def adapt(text: str, schema: str) -> str:
 def _written_out(match: re.Match[str]) -> str:
     kind, value, member = match.groups()
     if kind == "json":
-        # json_extract makes 1 of true and rounds numbers. With two paths it gives an array, in which everything stays as it was.
+        # json_extract makes 1 of true, and rounds. With two paths it gives an array, in which all stays as it was.
         pair = f"json_extract({value}, '$.{member}', '$._')"
         return f"substr({pair}, 2, length({pair}) - length('[,null]'))"
     if kind == "time":

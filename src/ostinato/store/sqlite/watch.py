@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Protocol
 
 from ..ports import CancelAsked, Rung, RunsEnded, Signal
@@ -37,15 +38,15 @@ class Ear(Protocol):
 
 
 class Watch:
-    """Lives on the writer's thread. `PRAGMA data_version` changes when another connection has committed, and not when this one has.
+    """Lives on the writer's thread, whose `PRAGMA data_version` changes when others have committed, and only then.
 
-    Every commit of others is a signal, even the renewal of a lease. So looking is fast for a while after this store has changed
-    something or somebody has begun to wait, not after a signal: otherwise the leases alone would keep everybody awake.
+    Every commit of others is a signal, even the renewal of a lease. So looking is fast for a while after this store has
+    changed something or somebody has begun to wait, not after a signal: the leases alone would keep everybody awake.
     """
 
     def __init__(self) -> None:
         self._ears: tuple[Ear, ...] = ()
-        self._version = 0
+        self._version: int | None = None
         self._looked = self._active = float("-inf")
         self.executed: set[str] = set()
         """The blocks executed since the last commit."""
@@ -62,14 +63,16 @@ class Watch:
     def remove(self, ear: Ear) -> None:
         self._ears = tuple(other for other in self._ears if other is not ear)
 
+    @property
+    def drowsy(self) -> bool:
+        """Whether the next look may be a while off."""
+        return (self.pause() or SLOWEST) > FASTEST
+
     def stir(self) -> None:
         """Somebody waits from now on."""
         self._active = time.monotonic()
 
     # --- on the writer's thread
-
-    def begin(self, connection: sqlite3.Connection) -> None:
-        self._version = _data_version(connection)
 
     def pause(self) -> float | None:
         """Seconds until the next look; None when nobody listens."""
@@ -83,10 +86,11 @@ class Watch:
         if not self._ears or now - self._looked < FASTEST:
             return
         self._looked = now
-        version = _data_version(connection)
-        if version != self._version:
+        with suppress(sqlite3.Error):  # in the way of a checkpoint: the next look will tell
+            version, before = _data_version(connection), self._version
             self._version = version
-            self._tell(ANYTHING)
+            if version != before:
+                self._tell(ANYTHING)
 
     def committed(self, *, changed: bool) -> None:
         """Tells what this store itself has just committed."""

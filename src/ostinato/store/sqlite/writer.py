@@ -9,8 +9,9 @@ from queue import Empty
 from typing import Any
 from weakref import WeakValueDictionary
 
-from .connecting import begin
+from .connecting import begin, roll_back
 from .desk import Desk, Errand, Errands, deliver
+from .insertion import Insertion, Together
 from .loan import Loan
 from .watch import Watch
 
@@ -18,7 +19,7 @@ LARGEST_BATCH = 500
 
 
 class Turns:
-    """Who may write next, among the writers of one process: they take turns, so that a busy one cannot starve the keeper of leases."""
+    """Who may write next, among the writers of one process: in turns, so that a busy one does not starve the keeper."""
 
     def __init__(self) -> None:
         self._next = threading.Lock()
@@ -45,14 +46,12 @@ class Nudge(Errand[None]):
 
 
 class Writer(Desk):
-    """Commits in groups. A lone errand is a transaction of its own; several have a savepoint each, so that one may fail alone.
+    """Commits in groups. A lone errand is a transaction; several have a savepoint each, so that one may fail alone.
 
     Nobody gets an answer before the commit. While a transaction is lent out, everything else waits.
     """
 
-    def __init__(
-        self, connect: Callable[[], sqlite3.Connection], *, path: str, patience: float, watch: Watch
-    ) -> None:
+    def __init__(self, connect: Callable[[], sqlite3.Connection], *, path: str, patience: float, watch: Watch) -> None:
         super().__init__(connect, name="ostinato writer")
         self._path, self._patience, self._watch = path, patience, watch
 
@@ -70,7 +69,6 @@ class Writer(Desk):
 
     def _serve(self, connection: sqlite3.Connection, errand: Errand[Any], errands: Errands) -> Errand[Any]:
         turns = _TURNS.setdefault(self._path, Turns())
-        self._watch.begin(connection)
         following: Errand[Any] | None = None
         while errand.work is not None:
             if isinstance(errand, Loan):
@@ -141,16 +139,27 @@ def _do_all(connection: sqlite3.Connection, batch: list[Errand[Any]]) -> None:
         if len(batch) == 1:
             batch[0].do(connection)
         else:
-            for errand in batch:
-                _do_apart(connection, errand)
+            _do_several(connection, batch)
         if any(errand.error is None for errand in batch):
             connection.execute("commit")
     finally:
         roll_back(connection)
 
 
+def _do_several(connection: sqlite3.Connection, batch: list[Errand[Any]]) -> None:
+    insertions = [errand for errand in batch if isinstance(errand, Insertion)]
+    if len(insertions) > 1:
+        together = Together(insertions)
+        _do_apart(connection, together)
+        if together.error is None:
+            together.share()
+            batch = [errand for errand in batch if not isinstance(errand, Insertion)]
+    for errand in batch:
+        _do_apart(connection, errand)
+
+
 def _do_apart(connection: sqlite3.Connection, errand: Errand[Any]) -> None:
-    """Does one of several. Some errors, like that of a full disk, end the whole transaction: then nothing of it was done."""
+    """Does one of several. Some errors, like that of a full disk, end the whole transaction: then nothing was done."""
     connection.execute("savepoint errand")
     errand.do(connection)
     if errand.error is not None:
@@ -158,8 +167,3 @@ def _do_apart(connection: sqlite3.Connection, errand: Errand[Any]) -> None:
             raise errand.error
         connection.execute("rollback to errand")
     connection.execute("release errand")
-
-
-def roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        connection.execute("rollback")

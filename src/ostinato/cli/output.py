@@ -1,0 +1,66 @@
+"""Printing: JSON for programs, tables for people. rich is imported when something is printed with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+UNLIMITED = 10_000
+"""The width of lines that no terminal folds: what is piped on is not cut."""
+
+
+def print_json(value: Any) -> None:
+    click.echo(as_json(value))
+
+
+def as_json(value: Any) -> str:
+    from msgspec import json
+
+    return json.format(json.encode(value, enc_hook=str), indent=2).decode()
+
+
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else UNLIMITED, emoji=False, markup=False)
+
+
+def show(renderable: RenderableType) -> None:
+    console().print(renderable)
+
+
+def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> Table:
+    """A table without lines. Only the flexible columns give way when the terminal is narrow."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        give_way = column in flexible
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            min_width=6 if give_way else None,
+            ratio=None,
+        )
+    return made
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
+    """Names and values below each other."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        made.add_row(name, value)
+    return made

@@ -1,0 +1,139 @@
+"""Runs as tables, as pages and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from ..model.run import State
+from .output import as_json, console, facts, show, table
+from .words import COLOURS, ago, attempts, moment, span, state, took, why_held
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..model.view import AttemptView, RunView
+
+
+def run_as_json(run: RunView) -> dict[str, Any]:
+    """A run's fields, and the words for people that follow from them."""
+    return {**to_builtins(run, enc_hook=str), "status": run.status, "held_because": run.held_because}
+
+
+def show_runs(runs: Sequence[RunView]) -> None:
+    now = datetime.now(UTC)
+    made = table("run", "function", "queue", "state", "attempt", "created", "took", "error", right=("attempt", "took"))
+    for run in runs:
+        duration = took(run, now)
+        made.add_row(
+            run.id,
+            run.function,
+            run.queue,
+            _coloured(state(run, now), run.state),
+            attempts(run),
+            ago(run.created_at, now),
+            "" if duration is None else span(duration),
+            _first_line(f"{run.error.code}: {run.error.message}") if run.error else "",
+        )
+    show(made)
+
+
+def show_everything(run: RunView, *, served: bool) -> None:
+    screen = console()
+    screen.print(facts(_facts(run, served=served)))
+    for title, value in (("input", run.input), ("output", run.output), ("metadata", run.metadata)):
+        if value is not None:
+            _section(screen, title)
+            screen.print(_json(value), soft_wrap=True)
+    if run.attempts:
+        _section(screen, "attempts that did not complete")
+        for attempt in run.attempts:
+            _show_attempt(screen, attempt)
+
+
+def _facts(run: RunView, *, served: bool) -> Iterator[tuple[str, Any]]:
+    yield "run", run.id
+    yield "function", run.function
+    yield "queue", run.queue
+    yield "state", _coloured(state(run), run.state)
+    for line in _whys(run, served=served):
+        yield "why", line
+    if run.error:
+        yield "error", f"{run.error.code}: {run.error.message}"
+    yield "attempt", attempts(run).replace("/", " of ")
+    yield from _optional(run)
+    yield "invoked by", run.invoked_by
+    yield from _times(run)
+
+
+def _whys(run: RunView, *, served: bool) -> Iterator[str]:
+    if (why := why_held(run)) is not None:
+        yield why
+    if run.state in (State.HELD, State.READY) and not served:
+        yield f"nobody works on the queue {run.queue!r}; start a worker that does"
+    if run.cancel_requested and run.state is State.RUNNING:
+        yield "its worker has been asked to stop it"
+
+
+def _optional(run: RunView) -> Iterator[tuple[str, Any]]:
+    if run.key is not None:
+        yield "key", run.key
+    if run.priority:
+        yield "priority", str(run.priority)
+    if run.timeout is not None:
+        yield "timeout", span(run.timeout)
+    if run.locked_by is not None:
+        yield "worker", f"{run.locked_by}, lease until {moment(run.lease_expires_at)}"
+
+
+def _times(run: RunView) -> Iterator[tuple[str, Any]]:
+    now = datetime.now(UTC)
+    yield "created", moment(run.created_at, now)
+    yield "due", moment(run.run_at, now)
+    yield "first start", moment(run.started_at, now)
+    if run.claimed_at != run.started_at:
+        yield "last start", moment(run.claimed_at, now)
+    yield "ended", moment(run.ended_at, now)
+    duration = took(run, now)
+    if duration is not None:
+        yield "took" if run.ended_at else "running for", span(duration)
+
+
+def _show_attempt(screen: Console, attempt: AttemptView) -> None:
+    from rich.text import Text
+
+    duration = (attempt.ended_at - attempt.started_at).total_seconds()
+    headline = Text(f"{attempt.attempt}. ", "bold").append(f"{attempt.code}: {attempt.message}", "red")
+    screen.print(headline, soft_wrap=True)
+    screen.print(
+        Text(f"   ended {moment(attempt.ended_at)} after {span(max(0.0, duration))}, worker {attempt.worker}", "dim"),
+        soft_wrap=True,
+    )
+    for line in (attempt.traceback or "").rstrip().splitlines():
+        screen.print(Text(f"   {line}"), soft_wrap=True)
+
+
+def _section(screen: Console, title: str) -> None:
+    from rich.text import Text
+
+    screen.print(Text(f"\n{title}", "bold"))
+
+
+def _json(value: Any) -> Text:
+    from rich.text import Text
+
+    return Text(as_json(value))
+
+
+def _coloured(text: str, state: State) -> Text:
+    from rich.text import Text
+
+    return Text(text, COLOURS[state])
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]

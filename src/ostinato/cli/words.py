@@ -1,0 +1,96 @@
+"""Times, durations and states in words and colours: the terminal's own sixteen, so any background will do."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ..model.run import Reason, State
+
+if TYPE_CHECKING:
+    from ..model.view import RunView
+
+COLOURS = {
+    State.HELD: "yellow",
+    State.READY: "cyan",
+    State.RUNNING: "magenta",
+    State.COMPLETED: "green",
+    State.FAILED: "red",
+    State.CANCELLED: "dim",
+}
+
+_STEPS = ((60.0, "s", 1.0), (3600.0, "min", 60.0), (86400.0, "h", 3600.0), (float("inf"), "d", 86400.0))
+
+
+def span(seconds: float) -> str:
+    """How long, in two figures or so.
+
+    >>> span(0.0421), span(61), span(90000)
+    ('42 ms', '1 min 1 s', '1 d 1 h')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    place = next(place for place, (below, _, _) in enumerate(_STEPS) if seconds < below)
+    _, unit, size = _STEPS[place]
+    whole, rest = divmod(seconds, size)
+    if place and (less := int(rest / _STEPS[place - 1][2])):
+        return f"{whole:.0f} {unit} {less} {_STEPS[place - 1][1]}"
+    return f"{whole:.0f} {unit}"
+
+
+def ago(moment: datetime, now: datetime | None = None) -> str:
+    """When, seen from now: `3 min ago`, `in 5.0 s`."""
+    distance = ((now or datetime.now(UTC)) - moment).total_seconds()
+    if abs(distance) < 1:
+        return "now"
+    return f"{span(distance)} ago" if distance > 0 else f"in {span(-distance)}"
+
+
+def moment(at: datetime | None, now: datetime | None = None) -> str:
+    """When, absolute and relative; `-` for never."""
+    if at is None:
+        return "-"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03} UTC ({ago(at, now)})"
+
+
+def took(run: RunView, now: datetime | None = None) -> float | None:
+    """Seconds since the last start, or from it to the end; None for a run that is not being executed."""
+    began = run.claimed_at or run.started_at
+    if began is None or run.state in (State.HELD, State.READY):
+        return None
+    return max(0.0, ((run.ended_at or now or datetime.now(UTC)) - began).total_seconds())
+
+
+def attempts(run: RunView) -> str:
+    return f"{run.attempt}/{run.attempts_allowed}" if run.attempts_allowed else str(run.attempt)
+
+
+def state(run: RunView, now: datetime | None = None) -> str:
+    """The state, and what it waits for."""
+    match run.held_because:
+        case Reason.RETRY:
+            return f"held, retry {ago(run.run_at, now)}"
+        case Reason.NOT_DUE:
+            return f"held, due {ago(run.run_at, now)}"
+        case str(reason):
+            return f"{run.state.value}, {reason}"
+    if run.cancel_requested and run.state is State.RUNNING:
+        return "running, to be cancelled"
+    return run.state.value
+
+
+def why_held(run: RunView) -> str | None:
+    """Why it does not go on, in a sentence; None when nothing holds it."""
+    match run.held_because:
+        case None:
+            return "its last worker died; it goes again alone" if run.suspect and not run.state.ended else None
+        case Reason.NOT_DUE:
+            return f"it is not due before {moment(run.run_at)}"
+        case Reason.RETRY:
+            return f"its last attempt failed; it is tried again at {moment(run.run_at)}"
+        case Reason.PAUSED:
+            return f"the queue {run.queue!r} is paused"
+        case reason:
+            return reason

@@ -1,0 +1,251 @@
+"""The store on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...errors import ConfigError, QueueFull, TransactionMisused, UnknownFunction
+from ...model.change import Change, Committed, RunInserted
+from ...shield import shielded
+from .. import flows, migration, sql
+from ..base import FlowStore
+from ..flows import Call, Flow
+from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
+from .connecting import PATIENCE, SYNCHRONOUS, Clock, check_version, connect, know_the_clock, wall_clock
+from .desk import Reader
+from .driving import drive
+from .errors import translated
+from .insertion import Insertion
+from .listener import SqliteListener
+from .loan import Loan
+from .migrating import SqliteMigrations
+from .naming import adapt, check_schema, path_of
+from .transaction import LONGEST, SqliteTransaction, refuse_inside_transaction
+from .watch import Watch
+from .writer import Writer
+
+T = TypeVar("T")
+
+_READERS = 3
+_READ_PATIENCE_MS = 5000
+
+
+class SqliteStore(FlowStore):
+    """Runs in the user's own file. One instance serves any number of event loops and threads, and survives a fork.
+
+    `clock` gives microseconds since 1970; tests replace it. `notify` has no meaning here: a file is watched in any case.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        schema: str = "ostinato",
+        notify: bool = True,
+        synchronous: str = "FULL",
+        patience: float = PATIENCE,
+        clock: Clock = wall_clock,
+    ) -> None:
+        super().__init__()
+        check_version()
+        if synchronous.upper() not in SYNCHRONOUS:
+            raise ConfigError(f"synchronous={synchronous!r} must be one of {', '.join(SYNCHRONOUS)}")
+        self.url, self.path, self.schema, self.notify = url, path_of(url), check_schema(schema), notify
+        self.clock = clock
+        self.blocks = load_blocks(schema)
+        self._synchronous, self._patience = synchronous, patience
+        self._watch = Watch()
+        self._writer = Writer(self._connect, path=self.path, patience=patience, watch=self._watch)
+        self._reader = Reader(self._connect_to_read, name="ostinato reader", threads=_READERS)
+
+    # --- life
+
+    async def open(self) -> None:
+        """Makes the file and its tables, or brings them up to date."""
+        migrations = self.migrations()
+        with self.translated():
+            applied = await self._reader.ask(migrations.applied)
+        if migration.missing(migrations.steps, applied):
+            await migrations.up()
+
+    async def close(self) -> None:
+        await self._reader.close()
+        await self._writer.close()
+
+    def migrations(self) -> SqliteMigrations:
+        return SqliteMigrations(self._connect, schema=self.schema, translated=self.translated)
+
+    def listener(self, on_signal: Callable[[Signal], None]) -> Listener:
+        return SqliteListener(self._writer, self._watch, on_signal)
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Leases]:
+        """A writer of its own: it takes turns with the other, and waits for none of what is queued there."""
+        keeper = SqliteStore(
+            self.url,
+            schema=self.schema,
+            synchronous=self._synchronous,
+            patience=self._patience,
+            clock=self._now,
+        )
+        try:
+            yield keeper
+        finally:
+            await keeper.close()
+
+    # --- connections
+
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self.path, clock=self._now, synchronous=self._synchronous, patience=self._patience)
+
+    def _now(self) -> int:
+        return self.clock()
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        connection = self._connect()
+        connection.execute("pragma query_only = on")
+        connection.execute(f"pragma busy_timeout = {_READ_PATIENCE_MS}")
+        return connection
+
+    def translated(self) -> AbstractContextManager[None]:
+        return translated(self.path, tables=f"{self.schema}_")
+
+    # --- flows
+
+    async def read(self, flow: Flow[T]) -> T:
+        with self.translated():
+            return await self._reader.ask(lambda connection: drive(connection, flow, self.blocks, set()))
+
+    async def write(self, flow: Flow[T], *, single: bool = False) -> T:
+        refuse_inside_transaction(self)
+        with self.translated():
+            return await shielded(self._writer.ask(lambda connection: self.drive(connection, flow)))
+
+    def drive(self, connection: sqlite3.Connection, flow: Flow[T]) -> T:
+        """Drives a flow on the writer's thread."""
+        return drive(connection, flow, self.blocks, self._watch.executed)
+
+    # --- commits
+
+    async def commit(self, changes: Sequence[Change]) -> Committed:
+        inserted = [change for change in changes if isinstance(change, RunInserted)]
+        if len(inserted) < len(changes) or not changes:
+            return await super().commit(changes)
+        refuse_inside_transaction(self)
+        insertion = Insertion(inserted, self._insert, asyncio.get_running_loop())
+        self._writer.put(insertion)
+        with self.translated():
+            return await shielded(insertion.future)
+
+    def _insert(self, connection: sqlite3.Connection, changes: Sequence[RunInserted]) -> Committed:
+        return self.drive(connection, self.committing(changes))
+
+    def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+        yield from _checking(changes)
+        existing: dict[str, str] = {}
+        if keyed := [change for change in changes if change.key is not None]:
+            existing = yield from _taking_keys(keyed)
+            changes = [change for change in changes if change.id not in existing]
+        if changes:
+            yield Call("insert_runs", {"requests": flows.encoded([_request(change) for change in changes])})
+        return existing
+
+    @asynccontextmanager
+    async def begin(self, *, limit: float | None = None) -> AsyncIterator[Transaction]:
+        refuse_inside_transaction(self)
+        loan = Loan(LONGEST if limit is None else limit, asyncio.get_running_loop())
+        self._writer.put(loan)
+        transaction = SqliteTransaction(self, loan)
+        await transaction.start()
+        try:
+            yield transaction
+        finally:
+            await transaction.rollback()
+
+    async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
+        refuse_other_dialect(caller, "sqlite")
+        with self.translated():
+            self._acquaint(caller.connection)  # type: ignore[attr-defined]
+            return await caller.drive(self.committing(changes), self.blocks)
+
+    def _acquaint(self, connection: sqlite3.Connection) -> None:
+        """Makes sure that a caller's connection is to our file, and teaches it our clock."""
+        if not connection.in_transaction:
+            raise TransactionMisused(
+                "conn= has no open transaction; begin one, so that your rows and ours commit together"
+            )
+        file = _main_file(connection)
+        if not file or not Path(file).samefile(self.path):
+            raise ConfigError(
+                f"conn= is a connection to {file or 'a database in memory'}, but the app's database is {self.path}"
+            )
+        know_the_clock(connection, self._now)
+
+    # --- wake-ups
+
+    async def ring(self, queue: str) -> None:
+        """Whoever made something ready has committed it, and everybody sees commits."""
+
+
+# --- inserting ------------------------------------------------------------------------------------------------------
+
+
+def _checking(changes: Sequence[RunInserted]) -> Flow[None]:
+    """Refuses unknown functions and queues without room, before anything is written."""
+    asked = Counter((change.function, change.queue) for change in changes)
+    pairs = [{"function": function, "queue": queue, "asked": count} for (function, queue), count in asked.items()]
+    wanted: Counter[tuple[str, int]] = Counter()
+    for function, queue, cap, count in (yield Call("targets", {"pairs": flows.encoded(pairs)})):
+        if queue is None:
+            raise UnknownFunction(
+                f'no function is named "{function}"; '
+                "start a worker that declares it once, so that the database knows it"
+            )
+        if cap is not None:
+            wanted[queue, cap] += count
+    for (queue, cap), count in wanted.items():
+        waiting = (yield Call("count_waiting", {"queue": queue, "limit": cap}))[0][0]
+        if waiting + count > cap:
+            raise QueueFull(
+                f'queue "{queue}" may hold {cap} waiting runs, has {min(waiting, cap)} and was given {count} more; '
+                "try again later, or raise max_waiting of the queue"
+            )
+
+
+def _taking_keys(keyed: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+    """Takes the keys that are free; answers for the others who holds them."""
+    fields = ("id", "function", "key", "unique", "unique_for")
+    requests = {"requests": flows.encoded([{name: getattr(run, name) for name in fields} for run in keyed])}
+    yield Call("drop_old_keys", requests)
+    yield Call("take_keys", requests)
+    return {row[0]: row[1] for row in (yield Call("key_holders", requests))}
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _request(change: RunInserted) -> Any:
+    """The run with its moment in microseconds, which SQLite's own functions would cut to milliseconds."""
+    if change.run_at is None:
+        return change
+    moment = (datetime.fromisoformat(change.run_at) - _EPOCH) // timedelta(microseconds=1)
+    return {**msgspec.structs.asdict(change), "run_at": max(0, moment)}
+
+
+def _main_file(connection: sqlite3.Connection) -> str:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return next((row[2] for row in cursor.execute("pragma database_list") if row[1] == "main"), "")
+
+
+def load_blocks(schema: str) -> Mapping[str, sql.Block]:
+    return sql.load("ostinato.store.sqlite", adapt=lambda text: adapt(text, schema))

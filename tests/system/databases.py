@@ -1,0 +1,101 @@
+"""What a test may know of a database: its rows, read by another driver than Ostinato's."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, Protocol, TypeVar
+
+import psycopg
+
+T = TypeVar("T")
+
+EFFECTS = "create table effects (run_id text not null, item integer not null, lease_no integer not null)"
+"""Where handlers leave a row. Without a unique constraint, so that a second row of a run would be seen."""
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+class Database(Protocol):
+    """A database with Ostinato's schema and the table of effects."""
+
+    url: str
+    dialect: str
+    runs: str
+    workers: str
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query; for a statement that has none, what it did is committed."""
+
+
+class PostgresDatabase:
+    dialect = "postgresql"
+    runs = "ostinato.runs"
+    workers = "ostinato.workers"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+class SqliteDatabase:
+    dialect = "sqlite"
+    runs = "ostinato_runs"
+    workers = "ostinato_workers"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._path = url.removeprefix("sqlite:///")
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as connection:
+            return connection.execute(sql).fetchall()
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
+
+
+def states(database: Database, where: str = "true") -> dict[str, int]:
+    """How many runs there are in each state."""
+    return dict(database.query(f"select state, count(*) from {database.runs} where {where} group by state"))  # type: ignore[arg-type]
+
+
+def run_row(database: Database, run_id: str, columns: str) -> tuple[Any, ...]:
+    """Columns of one run."""
+    return database.query(f"select {columns} from {database.runs} where id = '{run_id}'")[0]
+
+
+def effects(database: Database) -> list[tuple[str, int, int]]:
+    """The rows that handlers left: run, item, lease_no."""
+    return database.query("select run_id, item, lease_no from effects order by item")  # type: ignore[return-value]
+
+
+def unended(database: Database) -> int:
+    return database.query(f"select count(*) from {database.runs} where state not in {ENDED}")[0][0]  # type: ignore[no-any-return]
+
+
+async def until(condition: Callable[[], T], expected: T, *, timeout: float = 15.0) -> None:
+    """Waits until a question to the database has the expected answer."""
+    deadline = time.monotonic() + timeout
+    while (answer := condition()) != expected:
+        assert time.monotonic() < deadline, f"after {timeout} s still {answer!r} and not {expected!r}"
+        await asyncio.sleep(0.01)
+
+
+async def all_ended(database: Database, *, timeout: float = 15.0) -> None:
+    """Waits until no run is left to do."""
+    await until(lambda: unended(database), 0, timeout=timeout)
+
+
+def assert_one_effect_each(database: Database, items: Sequence[int]) -> None:
+    """Every item has exactly one row, left by a run that completed."""
+    left = effects(database)
+    assert sorted(items) == [item for _, item, _ in left]
+    assert len(left) == len({run_id for run_id, _, _ in left})
