@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import connection_options, json_option, wait_for, with_app
+from .options import app_of, connection_options, existing_app_of, json_option, wait_for, with_app
 
 if TYPE_CHECKING:
     from ..app import App
@@ -25,10 +25,10 @@ def migrate() -> None:
 
 @migrate.command()
 @connection_options
-@with_app
-def up(app: App, /) -> None:
+@click.pass_context
+def up(context: click.Context) -> None:
     """Apply the steps that are missing. Any number of processes may do so at once."""
-    applied = wait_for(app.migrations().up())
+    applied = wait_for(app_of(context).migrations().up())
     for name in applied:
         click.echo(f"applied {name}")
     if not applied:
@@ -52,10 +52,10 @@ def status(app: App, /, as_json: bool) -> None:
 
 @migrate.command()
 @connection_options
-@with_app
-def sql(app: App, /) -> None:
+@click.pass_context
+def sql(context: click.Context) -> None:
     """Print all steps as one script, for those who apply it with their own tools."""
-    click.echo(app.migrations().sql(), nl=False)
+    click.echo(app_of(context).migrations().sql(), nl=False)
 
 
 @migrate.command()
@@ -64,10 +64,9 @@ def sql(app: App, /) -> None:
 @click.pass_context
 def verify(context: click.Context, as_json: bool) -> None:
     """Compare what is applied with what this version ships; exit with 1 if they differ."""
-    from .options import app_of
     from .output import print_json
 
-    differences = wait_for(app_of(context).migrations().verify())
+    differences = wait_for(existing_app_of(context).migrations().verify())
     if as_json:
         print_json({"differences": differences})
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -79,12 +80,26 @@ def app_of(context: click.Context) -> App:
     return app
 
 
+def existing_app_of(context: click.Context) -> App:
+    """The app, and if none is named, its database is there: who only looks makes no empty file."""
+    from ..errors import ConfigError
+
+    app = app_of(context)
+    file = Path(app.settings.url.partition(":///")[2])
+    if "ostinato.app" not in context.meta and app.settings.dialect == "sqlite" and not file.is_file():
+        raise ConfigError(
+            f"there is no database {str(file)!r} here; name another with --database-url or $OSTINATO_DATABASE_URL, "
+            "or make this one: ostinato migrate up"
+        )
+    return app
+
+
 def with_app(command: Callable[Concatenate[App, P], R]) -> Callable[P, R]:
     """Gives the command the app as its first argument."""
 
     @functools.wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        return command(app_of(click.get_current_context()), *args, **kwargs)
+        return command(existing_app_of(click.get_current_context()), *args, **kwargs)
 
     return wrapped
 

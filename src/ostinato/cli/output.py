@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 UNLIMITED = 10_000
 """The width of lines that no terminal folds: what is piped on is not cut."""
@@ -33,25 +34,29 @@ def console() -> Console:
 
 
 def show(renderable: RenderableType) -> None:
-    console().print(renderable)
+    """Prints for people, without the blanks at the ends of lines."""
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(renderable)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()), color=True)
 
 
 def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> Table:
-    """A table without lines. Only the flexible columns give way when the terminal is narrow."""
+    """A table without lines. Only the flexible columns give way when the terminal is narrow; see `cut`."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        give_way = column in flexible
-        made.add_column(
-            column,
-            justify="right" if column in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=6 if give_way else None,
-            ratio=None,
-        )
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        made.add_column(column, justify=justify, no_wrap=column not in flexible, overflow="ellipsis")
     return made
+
+
+def cut(text: str) -> Text:
+    """A cell of a flexible column: it ends in an ellipsis rather than take two lines."""
+    from rich.text import Text
+
+    return Text(text.partition("\n")[0], no_wrap=True, overflow="ellipsis")
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> Table:

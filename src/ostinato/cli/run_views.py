@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import to_builtins
 
 from ..model.run import State
-from .output import as_json, console, facts, show, table
+from .output import as_json, console, cut, facts, show, table
 from .words import COLOURS, ago, attempts, moment, span, state, took, why_held
 
 if TYPE_CHECKING:
@@ -25,26 +25,40 @@ def run_as_json(run: RunView) -> dict[str, Any]:
 
 
 def show_runs(runs: Sequence[RunView]) -> None:
-    now = datetime.now(UTC)
-    made = table("run", "function", "queue", "state", "attempt", "created", "took", "error", right=("attempt", "took"))
+    """A line for each run; the columns that a terminal has no room for are left out."""
+    width, now = console().width, datetime.now(UTC)
+    columns = [column for column in _COLUMNS if width >= column.from_width]
+    made = table(
+        *(column.name for column in columns),
+        right=("attempt", "took"),
+        flexible=("function", "state", "error"),
+    )
     for run in runs:
-        duration = took(run, now)
-        made.add_row(
-            run.id,
-            run.function,
-            run.queue,
-            _coloured(state(run, now), run.state),
-            attempts(run),
-            ago(run.created_at, now),
-            "" if duration is None else span(duration),
-            _first_line(f"{run.error.code}: {run.error.message}") if run.error else "",
-        )
+        made.add_row(*(column.cell(run, now) for column in columns))
     show(made)
+
+
+class _Column(NamedTuple):
+    name: str
+    from_width: int
+    cell: Callable[[RunView, datetime], str | Text]
+
+
+_COLUMNS = (
+    _Column("run", 0, lambda run, _: run.id),
+    _Column("function", 0, lambda run, _: cut(run.function)),
+    _Column("queue", 120, lambda run, _: run.queue),
+    _Column("state", 0, lambda run, now: _coloured(state(run, now), run.state)),
+    _Column("attempt", 0, lambda run, _: attempts(run)),
+    _Column("created", 0, lambda run, now: ago(run.created_at, now)),
+    _Column("took", 100, lambda run, now: _span(took(run, now))),
+    _Column("error", 100, lambda run, _: cut(f"{run.error.code}: {run.error.message}" if run.error else "")),
+)
 
 
 def show_everything(run: RunView, *, served: bool) -> None:
     screen = console()
-    screen.print(facts(_facts(run, served=served)))
+    show(facts(_facts(run, served=served)))
     for title, value in (("input", run.input), ("output", run.output), ("metadata", run.metadata)):
         if value is not None:
             _section(screen, title)
@@ -130,10 +144,10 @@ def _json(value: Any) -> Text:
 
 
 def _coloured(text: str, state: State) -> Text:
-    from rich.text import Text
+    cell = cut(text)
+    cell.stylize(COLOURS[state])
+    return cell
 
-    return Text(text, COLOURS[state])
 
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+def _span(seconds: float | None) -> str:
+    return "" if seconds is None else span(seconds)

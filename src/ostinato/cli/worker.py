@@ -91,7 +91,7 @@ def _say_what_starts(app: App, *, chosen: bool) -> None:
     from ..config import redacted
     from ..telemetry import logger
 
-    logger.info("%d functions on %s", len(app.registry.functions), redacted(app.settings.url))
+    logger.info("working for %d functions on %s", len(app.registry.functions), redacted(app.settings.url))
     for spec in app.registry if not chosen else ():
         if spec.queue not in app.settings.queues:
             logger.warning(

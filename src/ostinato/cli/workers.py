@@ -42,18 +42,28 @@ def list_workers(app: App, /, everyone: bool, as_json: bool) -> None:
 
 
 def _show(found: Sequence[WorkerView]) -> None:
-    from .output import show, table
+    from .output import cut, show, table
     from .words import ago
 
-    made = table("worker", "process", "state", "running", "queues", "started", "renewed", right=("running",))
+    made = table(
+        "worker",
+        "process",
+        "state",
+        "running",
+        "queues",
+        "started",
+        "renewed",
+        right=("running",),
+        flexible=("process", "queues"),
+    )
     for worker in found:
         queues = ", ".join(f"{name}:{number}" for name, number in worker.queues.items())
         made.add_row(
             worker.id,
-            worker.name,
+            cut(worker.name),
             _state(worker),
             str(worker.running),
-            queues,
+            cut(queues),
             ago(worker.started_at),
             ago(worker.renewed_at),
         )

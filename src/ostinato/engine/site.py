@@ -56,6 +56,13 @@ class Site:
         finally:
             await self._leave(here)
 
+    def opened(self) -> Store | None:
+        """The store of this event loop, if something holds it open: what `async with app` makes cheap."""
+        here = self._places.get(asyncio.get_running_loop())
+        if here is None or self._process != os.getpid() or not here.ready.done():
+            return None
+        return here.store
+
     def results(self) -> Results:
         """Those who wait for results in this event loop, inside `store()`."""
         return self._places[asyncio.get_running_loop()].results

@@ -10,16 +10,13 @@ from msgspec import json
 
 from ..engine.door import NO_OPTIONS, EnqueueOptions, ids_of, invoked_by
 from ..errors import IllegalMove, KeyTaken, ResultTimeout, RunCancelled, RunFailed, UnknownFunction, UnknownRun
-from ..model.change import RunInserted
+from ..model.change import Committed, RunInserted
 from ..model.run import State
 from ..model.view import RunCount, RunError, RunFilter, RunView
-from ..store.ports import Ended
+from ..store.ports import Ended, Store
 
 if TYPE_CHECKING:
     from ..engine.site import Site
-
-MANY = 5000
-"""Runs per statement of a bulk enqueue: one commit either way."""
 
 
 class Handle:
@@ -77,19 +74,24 @@ class Runs:
 
     async def _insert(self, changes: Sequence[RunInserted], options: EnqueueOptions) -> list[Handle]:
         try:
-            async with self._site.store() as store:
-                if options.conn is None:
-                    committed = await store.commit(changes)
-                else:
-                    committed = await store.apply_on(self._site.adapt(options.conn), changes)
+            if (store := self._site.opened()) is not None:
+                committed = await self._commit(store, changes, options.conn)
+            else:
+                async with self._site.store() as store:
+                    committed = await self._commit(store, changes, options.conn)
         except UnknownFunction as error:
-            raise await self._unknown(changes[0].function, error) from error
+            raise await self._unknown(changes[0].function) from error
         return [Handle(self, run_id, created) for run_id, created in ids_of(changes, committed.existing)]
 
-    async def _unknown(self, name: str, error: UnknownFunction) -> UnknownFunction:
+    async def _commit(self, store: Store, changes: Sequence[RunInserted], connection: object | None) -> Committed:
+        if connection is None:
+            return await store.commit(changes)
+        return await store.apply_on(self._site.adapt(connection), changes)
+
+    async def _unknown(self, name: str) -> UnknownFunction:
         async with self._site.store() as store:
             known = await store.views.function_names()
-        return UnknownFunction.named(name, {*known, *self._site.registry.functions}) if known else error
+        return UnknownFunction.named(name, {*known, *self._site.registry.functions})
 
     # --- looking
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import asyncpg
 
 from ...errors import NotMigrated, OstinatoError, QueueFull, StoreUnavailable, UnknownFunction
@@ -33,29 +30,33 @@ _UNMIGRATED = (
     asyncpg.UndefinedColumnError,
 )
 
+_THEIRS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
 RETRIABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server undid the transaction; the same one may succeed."""
 
 
-@contextmanager
-def translated() -> Iterator[None]:
+class translated:  # noqa: N801 - reads as a verb: `with translated():`
     """Raises our errors for the database's, and lets the user's own pass."""
-    try:
-        yield
-    except OstinatoError:
-        raise
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-        if (ours := _translate(error)) is None:
-            raise
-        raise ours from error
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _THEIRS) and (ours := _translate(error)) is not None:
+            raise ours from error
 
 
 def _translate(error: BaseException) -> OstinatoError | None:
-    code = getattr(error, "sqlstate", None)
+    if isinstance(error, OstinatoError):  # ResultTimeout is a TimeoutError too
+        return None
+    code, message = getattr(error, "sqlstate", None), error.args[0] if error.args else ""
     if code == _UNKNOWN_FUNCTION:
-        return UnknownFunction(f"{error}; start a worker that declares it once, so that the database knows it")
+        return UnknownFunction(f"{message}; start a worker that declares it once, so that the database knows it")
     if code == _QUEUE_FULL:
-        return QueueFull(f"{error}; try again later, or raise max_waiting of the queue")
+        return QueueFull(f"{message}; try again later, or raise max_waiting of the queue")
     if isinstance(error, _UNMIGRATED) and "ostinato" in str(error).lower():
         return NotMigrated(f"{error}; run `ostinato migrate up`")
     if isinstance(error, _LOST) or (isinstance(error, asyncpg.InterfaceError) and "connection" in str(error)):

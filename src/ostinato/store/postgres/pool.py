@@ -25,12 +25,23 @@ class Pool:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection for the block. One that broke, or was left inside a transaction, is not reused."""
-        async with self._room:
-            connection = self._reusable() or await self._connect()
-            try:
-                yield connection
-            finally:
-                self._give_back(connection)
+        connection = await self.acquire()
+        try:
+            yield connection
+        finally:
+            self.release(connection)
+
+    async def acquire(self) -> Connection:
+        await self._room.acquire()
+        try:
+            return self._reusable() or await self._connect()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def release(self, connection: Connection) -> None:
+        self._room.release()
+        self._give_back(connection)
 
     def _reusable(self) -> Connection | None:
         while self._idle:

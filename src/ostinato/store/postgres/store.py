@@ -137,10 +137,14 @@ class PostgresStore(FlowStore):
                 return await self.execute(connection, flow)
 
     async def write(self, flow: Flow[T], *, single: bool = False) -> T:
-        async with self._engine_pool.connection() as connection:
+        connection = await self._engine_pool.acquire()
+        try:
             with translated():
-                work = self.execute(connection, flow) if single else self._transact(connection, flow)
-                return await shielded(work)
+                if single:
+                    return await self.execute(connection, flow)
+                return await shielded(self._transact(connection, flow))
+        finally:
+            self._engine_pool.release(connection)
 
     async def _transact(self, connection: Connection, flow: Flow[T]) -> T:
         async with connection.transaction():
@@ -169,8 +173,7 @@ class PostgresStore(FlowStore):
                     raise
             except StoreUnavailable:
                 # A failed commit may have committed. Settlements are fenced, so they can be given again; new runs
-                # keep their
-                # ids, so it can be seen whether they are there.
+                # keep their ids, so it can be seen whether they are there.
                 if again or not await self._all_inserted(changes):
                     raise
                 return Committed()

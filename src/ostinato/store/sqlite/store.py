@@ -42,7 +42,7 @@ _READ_PATIENCE_MS = 5000
 class SqliteStore(FlowStore):
     """Runs in the user's own file. One instance serves any number of event loops and threads, and survives a fork.
 
-    `clock` gives microseconds since 1970; tests replace it. `notify` has no meaning here: a file is watched in any case.
+    `clock` gives microseconds since 1970; tests replace it. `notify` means nothing here: a file is watched in any case.
     """
 
     def __init__(

@@ -158,10 +158,6 @@ create function ostinato.ring_for(requests jsonb) returns void
     language plpgsql volatile
 as $$
 begin
-    if jsonb_array_length(requests) = 1 and requests->0 ? 'queue' then
-        perform ostinato.ring(requests->0->>'queue');
-        return;
-    end if;
     perform ostinato.ring(hit.queue)
     from (select distinct coalesce(e->>'queue', f.queue) as queue
           from jsonb_array_elements(requests) e
@@ -182,17 +178,20 @@ end $$;
 
 -- Inserts runs given as a JSON array (see RunInserted for the fields). Returns only those whose key was taken: the id asked for
 -- and the run that holds the key. Rings last: a worker that falls asleep after this looked waits for our commit.
--- A single enqueue spends its time in executor starts, so what most callers do not need is asked by plain expressions first.
+-- A single enqueue spends its time in starting executors, so what most callers do not need is asked by plain expressions first:
+-- whether there is anything but a queue and an input, and whether anybody sleeps (see somebody_sleeps, which asks more carefully).
 create function ostinato.insert_runs(requests jsonb, ring boolean default true)
     returns table (requested text, existing text)
     language plpgsql volatile
 as $$
 declare
     moment constant timestamptz := ostinato.clock();
-    keyed constant boolean := jsonb_path_exists(requests, '$[*].key');
+    special constant boolean := jsonb_path_exists(requests, '$[*] ? (exists(@.key) || !exists(@.queue))');
+    keyed boolean := false;
     taken text[];
 begin
-    if jsonb_path_exists(requests, '$[*] ? (!exists(@.queue))') then
+    if special then
+        keyed := jsonb_path_exists(requests, '$[*].key');
         perform ostinato.check_functions(requests);
     end if;
     if exists (select from ostinato.queues where max_waiting is not null) then
@@ -217,7 +216,11 @@ begin
                               when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'
                               else moment end as run_at) t
     where not keyed or not e ? 'key' or e->>'id' = any(taken);
-    if ring then
+    if ring and not coalesce(
+        jsonb_array_length(requests) = 1
+        and pg_try_advisory_lock(hashtext('$channel'), hashtext('q:' || (requests->0->>'queue')))
+        and pg_advisory_unlock(hashtext('$channel'), hashtext('q:' || (requests->0->>'queue'))), false
+    ) then
         perform ostinato.ring_for(requests);
     end if;
     if keyed then
