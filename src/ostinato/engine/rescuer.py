@@ -23,7 +23,7 @@ class Rescuer(Service):
     must pass.
     """
 
-    def __init__(self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[], None]) -> None:
+    def __init__(self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[str], None]) -> None:
         super().__init__(telemetry)
         self._store, self._lease, self._on_rescued = store, lease, on_rescued
         self._seen: dict[str, str] = {}
@@ -39,8 +39,9 @@ class Rescuer(Service):
         orphans = await self._store.rescue(BATCH)
         for orphan in orphans:
             self.telemetry.announce(_rescued(orphan))
-        if orphans:
-            self._on_rescued()
+        for queue in {orphan.queue for orphan in orphans}:
+            self._on_rescued(queue)
+            await self._store.ring(queue)
         return AT_ONCE if len(orphans) == BATCH else INTERVAL
 
     async def _bury_the_dead(self) -> None:

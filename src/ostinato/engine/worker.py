@@ -124,9 +124,7 @@ class Worker:
             )
             for name, queue in settings.queues.items()
         }
-        self._rescuer = Rescuer(
-            store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._look_everywhere
-        )
+        self._rescuer = Rescuer(store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._wakeups.ring)
         self._scheduler = Scheduler(
             list(settings.queues), store=store, telemetry=telemetry, on_released=self._wakeups.ring
         )
@@ -344,9 +342,6 @@ class Worker:
         self._telemetry.announce(happened.LeaseLost(worker=worker, why=why))
         for active in list(self._running.values()):
             active.ask_to_stop(Stop.LEASE_LOST)
-
-    def _look_everywhere(self) -> None:
-        self._wakeups.ring()
 
 
 class Canceller(Service):

@@ -102,6 +102,7 @@ class Orphan(Struct, frozen=True, gc=False):
     id: str
     lease_no: int
     function: str
+    queue: str
     attempt: int
     uncounted: int
     certain: bool

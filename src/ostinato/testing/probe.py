@@ -1,9 +1,11 @@
-"""Tests wait for what happens instead of sleeping.
+"""Waiting for what happens, in place of sleeping.
 
     probe = Probe(app.telemetry)
     async with app.worker():
         handle = await greet.enqueue(name="Ada")
         completed = await probe.next(RunCompleted, run_id=handle.id)
+
+Tests that wait for events are as fast as what they test, and fail with what happened instead.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ returning id
 
 -- name: lock_orphans
 -- Runs of workers declared dead. A minute covers a claim that was under way when its worker was declared dead.
-select r.id, r.lease_no, r.function, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
+select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
        extract(epoch from ostinato.clock() - r.claimed_at)::double precision
 from ostinato.runs r
 left join ostinato.functions f on f.name = r.function
