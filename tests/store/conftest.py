@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
 from ostinato.store.ports import Store
 from ostinato.testing.postgres import PostgresServers
-
 from tests.store.databases import Database, PostgresDatabase, SqliteDatabase
 from tests.store.samples import DECLARED
 
@@ -31,9 +31,7 @@ def templates(postgres_server: PostgresServers) -> Iterator[dict[int, str]]:
 
 
 @pytest.fixture(params=STORES)
-def make_empty(
-    request: pytest.FixtureRequest, tmp_path: Path, postgres_server: PostgresServers
-) -> Iterator[Make]:
+def make_empty(request: pytest.FixtureRequest, tmp_path: Path, postgres_server: PostgresServers) -> Iterator[Make]:
     """Makes databases without a schema."""
     with ExitStack() as stack:
         if request.param == "sqlite":
@@ -57,9 +55,7 @@ def make_database(
         else:
             version = _version(request.param)
             template = _template(postgres_server, templates, version)
-            yield lambda: PostgresDatabase(
-                stack.enter_context(postgres_server(version).temporary_database(template))
-            )
+            yield lambda: PostgresDatabase(stack.enter_context(postgres_server(version).temporary_database(template)))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
 
 import asyncpg
+
 from ostinato.store.ports import Migrations, Store
 from ostinato.store.postgres import PostgresStore
 from ostinato.store.sqlite import SqliteStore

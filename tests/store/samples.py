@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
+
 from ostinato.ids import new_id
 from ostinato.model.change import (
     AttemptEnded,
@@ -56,7 +57,9 @@ async def a_worker(store: Store, *, lease: float = LEASE) -> str:
     return worker
 
 
-async def claim(store: Store, limit: int = 100, *, worker: str, queue: str = QUEUE, mark: Mark = START) -> list[Claimed]:
+async def claim(
+    store: Store, limit: int = 100, *, worker: str, queue: str = QUEUE, mark: Mark = START
+) -> list[Claimed]:
     return await store.claim(queue, limit, worker=worker, mark=mark)
 
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec import Raw
+
 from ostinato.errors import QueueFull, UnknownFunction
 from ostinato.ids import new_id
 from ostinato.model.run import State
 from ostinato.store.ports import DeclaredQueue, Store
-
 from tests.store.databases import Database
 from tests.store.samples import QUEUE, a_run, a_worker, accepted, claim, claimed_runs, completed, enqueue, runs, view
 
@@ -19,25 +19,24 @@ async def test_a_run_is_ready_in_the_queue_of_its_function(store: Store):
     """A run without options may start at once, in the queue that its function was declared for."""
     seen = await view(store, await enqueue(store, input=Raw(b'{"track":"42"}')))
 
-    assert (State.READY, QUEUE, {"track": "42"}) == (seen.state, seen.queue, seen.input)
+    assert (seen.state, seen.queue, seen.input) == (State.READY, QUEUE, {"track": "42"})
     assert seen.run_at == seen.created_at
 
 
 async def test_a_run_keeps_what_it_was_given(store: Store):
     """Every option of a run is kept as it was given."""
-    given = a_run(
-        queue="night", priority=-7, key="k", timeout=2.5, metadata=Raw(b'{"by":"me"}'), invoked_by="event:1"
-    )
+    given = a_run(queue="night", priority=-7, key="k", timeout=2.5, metadata=Raw(b'{"by":"me"}'), invoked_by="event:1")
     await accepted(store, given)
 
     seen = await view(store, given.id)
 
-    assert ("night", -7, "k", 2.5) == (seen.queue, seen.priority, seen.key, seen.timeout)
-    assert ({"by": "me"}, "event:1") == (seen.metadata, seen.invoked_by)
+    assert (seen.queue, seen.priority, seen.key, seen.timeout) == ("night", -7, "k", 2.5)
+    assert (seen.metadata, seen.invoked_by) == ({"by": "me"}, "event:1")
 
 
 @pytest.mark.parametrize(
-    "text", ['{"a":[1,{"b":null}],"c":"\\"\\\\ é \\ud83c\\udfb5 \\u2028"}', '{"n":0.30000000000000004}', "[true,false]", "{}"]
+    "text",
+    ['{"a":[1,{"b":null}],"c":"\\"\\\\ é \\ud83c\\udfb5 \\u2028"}', '{"n":0.30000000000000004}', "[true,false]", "{}"],
 )
 async def test_input_comes_back_as_it_was(store: Store, text: str):
     """The input a worker gets is the JSON that was given, to the last digit."""
@@ -56,7 +55,7 @@ async def test_ten_thousand_runs_are_inserted_at_once(store: Store):
     await accepted(store, *bulk)
 
     (count,) = await store.views.counts()
-    assert (State.READY, 10_000) == (count.state, count.count)
+    assert (count.state, count.count) == (State.READY, 10_000)
 
 
 async def test_a_bulk_keeps_its_order(store: Store):
@@ -73,7 +72,7 @@ async def test_a_delayed_run_is_held_until_it_is_due(store: Store):
     """A delay counts from the database's now."""
     seen = await view(store, await enqueue(store, delay=90.0))
 
-    assert (State.HELD, "not_due", "pending") == (seen.state, seen.reason, seen.status)
+    assert (seen.state, seen.reason, seen.status) == (State.HELD, "not_due", "pending")
     assert timedelta(seconds=90) == seen.run_at - seen.created_at
 
 
@@ -123,14 +122,14 @@ async def test_an_unknown_function_is_refused(store: Store):
     with pytest.raises(UnknownFunction, match="mxi"):
         await store.commit(bulk)
 
-    assert [] == await store.views.counts()
+    assert await store.views.counts() == []
 
 
 async def test_an_unknown_function_with_a_queue_is_accepted(store: Store):
     """Who names the queue knows the function; a worker will declare it."""
     seen = await view(store, await enqueue(store, function="new", queue="night"))
 
-    assert ("new", "night") == (seen.function, seen.queue)
+    assert (seen.function, seen.queue) == ("new", "night")
 
 
 async def test_a_full_queue_refuses_the_whole_bulk(store: Store):
@@ -141,7 +140,7 @@ async def test_a_full_queue_refuses_the_whole_bulk(store: Store):
     with pytest.raises(QueueFull, match="may hold 5 waiting runs, has 4 and was given 2 more"):
         await store.commit([a_run(key="k"), a_run()])
 
-    assert 4 == sum(count.count for count in await store.views.counts())
+    assert sum(count.count for count in await store.views.counts()) == 4
     assert (await store.commit([a_run(key="k")])).existing == {}
 
 
@@ -177,4 +176,4 @@ async def test_an_id_is_used_once(database: Database):
     with pytest.raises(Exception, match=r"(?i)unique"):
         await store.commit([a_run(), a_run(id=twice)])
 
-    assert 1 == await database.count("runs")
+    assert await database.count("runs") == 1

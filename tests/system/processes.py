@@ -128,7 +128,7 @@ class Crew:
     def complaints(self) -> str:
         """What the workers wrote to their logs, for a test that failed."""
         texts = ((worker.pid, worker.errors.read_text(errors="replace")) for worker in self._workers)
-        return "\n".join(f"--- worker {pid}\n{text}" for pid, text in texts if text)
+        return "\n".join(f"--- worker {pid}\n{text[-3000:]}" for pid, text in texts if text)
 
     async def _keep_alive(self, app: str, settings: dict[str, object]) -> None:
         while True:

@@ -20,6 +20,7 @@ class Active:
     __slots__ = (
         "abandoned",
         "claimed",
+        "deadline",
         "ended",
         "finishing",
         "outcome",
@@ -37,6 +38,8 @@ class Active:
         self.spec = spec
         self.worker = worker
         self.started = started
+        """By the event loop's clock."""
+        self.deadline = started + self.timeout
         self.ended = started
         self.task: asyncio.Task[None] | None = None
         self.run: Run | None = None

@@ -1,65 +1,38 @@
-"""Timeouts of many handlers with one timer."""
+"""Timeouts of many handlers."""
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Mapping
 
+from ..telemetry import Telemetry
 from .active import Active
+from .service import Service
 
-_SLACK = 1000
+FINEST = 0.01
+COARSEST = 0.1
+IDLE = 3600.0
 
 
-class Deadlines:
-    """A heap of moments. Runs that ended are not removed but passed over, and swept out when they are the most."""
+class Deadlines(Service):
+    """Looks through what is running ten times a second. Most runs are long over by then and cost nothing at all."""
 
-    def __init__(self, on_expired: Callable[[Active], None]) -> None:
+    def __init__(
+        self, running: Mapping[str, Active], *, telemetry: Telemetry, on_expired: Callable[[Active], None]
+    ) -> None:
+        super().__init__(telemetry)
+        self._running, self._on_expired = running, on_expired
         self._loop = asyncio.get_running_loop()
-        self._on_expired = on_expired
-        self._heap: list[tuple[float, int, Active]] = []
-        self._order = count()
-        self._timer: asyncio.TimerHandle | None = None
-        self._live = 0
-
-    def add(self, active: Active, delay: float) -> None:
-        deadline = self._loop.time() + delay
-        heapq.heappush(self._heap, (deadline, next(self._order), active))
-        if self._heap[0][2] is active:
-            self._schedule(deadline)
-        if len(self._heap) > 2 * self._live + _SLACK:
-            self._sweep()
-
-    def earliest(self) -> float | None:
+        self.earliest: float | None = None
         """The loop's time at which the next handler is out of time; read by the keeper's thread."""
-        heap = self._heap
-        return heap[0][0] if heap else None
 
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._heap.clear()
-
-    def _sweep(self) -> None:
-        self._heap = [entry for entry in self._heap if not _over(entry[2])]
-        heapq.heapify(self._heap)
-        self._live = len(self._heap)
-
-    def _schedule(self, deadline: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._fire)
-
-    def _fire(self) -> None:
+    async def tick(self) -> float:
+        if not self._running:
+            self.earliest = None
+            return IDLE
         now = self._loop.time()
-        while self._heap and self._heap[0][0] <= now:
-            active = heapq.heappop(self._heap)[2]
-            if not _over(active):
+        self.earliest = min(active.deadline for active in self._running.values())
+        if self.earliest <= now:
+            for active in [active for active in self._running.values() if active.deadline <= now]:
                 self._on_expired(active)
-        if self._heap:
-            self._schedule(self._heap[0][0])
-
-
-def _over(active: Active) -> bool:
-    return active.task is None or active.task.done()
+        return max(FINEST, min(COARSEST, self.earliest - now))

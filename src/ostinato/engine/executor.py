@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +16,6 @@ from ..shield import shielded
 from ..store.ports import Fence
 from .active import Active
 from .context import BlockingRun, Run, Tools
-from .deadlines import Deadlines
 from .door import current_run
 from .marks import StartMarks
 from .registry import FunctionSpec, Registry
@@ -35,19 +33,17 @@ class Executor:
         tools: Tools,
         *,
         marks: StartMarks,
-        deadlines: Deadlines,
         on_concluded: Callable[[Active], None],
     ) -> None:
         self._registry, self._tools, self._marks = registry, tools, marks
-        self._deadlines, self._on_concluded = deadlines, on_concluded
+        self._on_concluded = on_concluded
         self._loop = asyncio.get_running_loop()
         self._threads = Threads()
 
     def start(self, claimed: Claimed, worker: str) -> Active:
         """Begins an attempt in a task of its own."""
-        active = Active(claimed, self._registry.functions.get(claimed.function), worker, time.perf_counter())
+        active = Active(claimed, self._registry.functions.get(claimed.function), worker, self._loop.time())
         active.task = self._loop.create_task(self._execute(active))
-        self._deadlines.add(active, active.timeout)
         return active
 
     def close(self) -> None:
@@ -56,7 +52,7 @@ class Executor:
     async def _execute(self, active: Active) -> None:
         current_run.set(active.claimed.id)
         active.outcome = await self._attempt(active)
-        active.ended = time.perf_counter()
+        active.ended = self._loop.time()
         if not active.abandoned:
             self._on_concluded(active)
 

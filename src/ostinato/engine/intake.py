@@ -15,9 +15,12 @@ from .wakeups import Wakeups
 BRISK_SLEEP = 0.020
 BRISK_FOR = 0.100
 BRISK_POLL = 0.002
+SLOWEST_BRISK_POLL = 0.010
+BRISK_SCAN_EVERY = 0.020
 FULL_SCAN_EVERY = 1.0
 SUSPECTS_AT_LEAST_EVERY = 5.0
 LEAST_PATIENCE = 50
+SMALLEST_FULL_CLAIM = 50
 UNSETTLED_FACTOR = 2
 
 
@@ -58,6 +61,8 @@ class Intake(Service):
         super().__init__(telemetry)
         self.queue, self.concurrency = queue, concurrency
         self._owner, self._store, self._wakeups, self._poll = owner, store, wakeups, poll
+        self._largest_claim = max(concurrency // 2, SMALLEST_FULL_CLAIM)
+        """Half of the slots: while one half is executed, the other is being claimed."""
         self._topic = queue_topic(queue)
         self._wake = wakeups.bell(queue)
         self._room = Alarm()
@@ -65,6 +70,9 @@ class Intake(Service):
         self._mark = START
         self._scanned = 0.0
         self._brisk_until = 0.0
+        self._brisk_pause = BRISK_POLL
+        self._pressed = False
+        """Whether the last claim found as much as it asked for: there is probably more."""
         self._impatience = 0
         self._suspect: str | None = None
         self._suspects_looked_for = 0.0
@@ -106,9 +114,11 @@ class Intake(Service):
     async def tick(self) -> float:
         if (owner := await self._wait_for_room()) is None:
             return AT_ONCE
-        await self._look_for_a_suspect(owner, patience=SUSPECTS_AT_LEAST_EVERY)
-        free = self._free
-        if free <= 0 or len(await self._claim(free, owner, self._claim_from())) == free:
+        if self._pressed:
+            await self._look_for_a_suspect(owner, patience=SUSPECTS_AT_LEAST_EVERY)
+        wanted = min(self._free, self._largest_claim)
+        self._pressed = wanted <= 0 or len(await self._claim(wanted, owner, self._claim_from())) == wanted
+        if self._pressed:
             await self._wakeups.disarm(self._topic)
             return AT_ONCE
         await self._look_for_a_suspect(owner, patience=FULL_SCAN_EVERY)
@@ -130,6 +140,8 @@ class Intake(Service):
         if claimed:
             self._mark = Mark(claimed[-1].due, claimed[-1].id)
             self._begin(claimed)
+            if self._brisk_until:
+                self._brisk_until = time.monotonic() + BRISK_FOR
         if self.telemetry.wants(QueueScanned):
             self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
         return claimed
@@ -153,12 +165,13 @@ class Intake(Service):
     # --- sleeping
 
     async def _look_again_soon(self) -> float:
-        """While work keeps coming: every other time from the start, without being rung for."""
+        """While work keeps coming: without being rung for, and the longer it lasts, the more at a time."""
         await self._wakeups.disarm(self._topic)
-        if self._mark is not START:
+        if self._mark is not START and time.monotonic() - self._scanned > BRISK_SCAN_EVERY:
             self._mark = START
             return AT_ONCE
-        return BRISK_POLL
+        self._brisk_pause = min(self._brisk_pause * 1.2, SLOWEST_BRISK_POLL)
+        return self._brisk_pause
 
     async def _fall_asleep(self, owner: str) -> float:
         quiet = await self._wakeups.arm(self._topic)
@@ -168,6 +181,7 @@ class Intake(Service):
             self._impatience = min(self._impatience + 1, LEAST_PATIENCE)
             return BRISK_POLL * self._impatience
         self._impatience = 0
+        self._brisk_until = 0.0
         await self._sleep()
         return AT_ONCE
 
@@ -178,6 +192,7 @@ class Intake(Service):
         woken = await self.pause(self._wakeups.poll_interval(self._poll))
         if woken and time.monotonic() - began < BRISK_SLEEP:
             self._brisk_until = time.monotonic() + BRISK_FOR
+            self._brisk_pause = BRISK_POLL
 
     async def stop(self) -> None:
         self.stopping = True

@@ -39,7 +39,7 @@ class Service(ABC):
         self._wake.set()
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._loop(), name=f"ostinato {self.name}")
+        self._task = asyncio.create_task(self._tick_for_ever(), name=f"ostinato {self.name}")
 
     async def stop(self) -> None:
         """Ends after the tick under way: what it has claimed must not be lost. A tick that hangs is cancelled."""
@@ -55,7 +55,7 @@ class Service(ABC):
         """Waits for the time or a wake-up; answers whether it was woken."""
         return await self._wake.wait(delay)
 
-    async def _loop(self) -> None:
+    async def _tick_for_ever(self) -> None:
         failures = 0
         while not self.stopping:
             try:

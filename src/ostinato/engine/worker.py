@@ -87,8 +87,8 @@ class Worker:
             resources = await self._open_resources(stack)
             self._build(resources)
             await self._declare()
-            await self._start()
             try:
+                await self._start()
                 await self._stop_asked.wait()
             finally:
                 await self._shut_down()
@@ -102,14 +102,13 @@ class Worker:
     def _build(self, resources: Mapping[str, Any]) -> None:
         settings, store, telemetry = self._settings, self._store, self._telemetry
         self._wakeups = Wakeups(store, telemetry, enabled=settings.notify)
-        self._deadlines = Deadlines(self._timed_out)
+        self._deadlines = Deadlines(self._running, telemetry=telemetry, on_expired=self._timed_out)
         self._committer = Committer(store, telemetry, on_committed=self._committed)
         tools = Tools(store, self._door, self._adapt, output_limit=settings.input_limit, resources=resources)
         self._executor = Executor(
             self._registry,
             tools,
             marks=StartMarks(store),
-            deadlines=self._deadlines,
             on_concluded=self._concluded,
         )
         self._intakes = {
@@ -137,7 +136,7 @@ class Worker:
             name=self.name,
             queues={name: queue.concurrency for name, queue in settings.queues.items()},
             lease=settings.lease,
-            overdue=self._deadlines.earliest,
+            overdue=lambda: self._deadlines.earliest,
             grace=UNRESPONSIVE_GRACE,
         )
 
@@ -161,6 +160,7 @@ class Worker:
         await self._keeper.start()
         await self._wakeups.start()
         self._committer.start()
+        self._deadlines.start()
         for service in self._services:
             service.start()
         self.started.set()
@@ -181,7 +181,7 @@ class Worker:
         await self._settle_the_rest()
         await self._keeper.stop()
         await self._wakeups.stop()
-        self._deadlines.close()
+        await self._deadlines.stop()
         self._executor.close()
         self._telemetry.announce(happened.WorkerStopped(worker=self.id or "", given_back=self._given_back))
 
@@ -221,7 +221,9 @@ class Worker:
     def begin(self, claimed: Claimed) -> None:
         """Starts a run that an intake has claimed."""
         assert self.id is not None
-        self._nothing_running.clear()
+        if not self._running:
+            self._nothing_running.clear()
+            self._deadlines.wake()
         self._running[claimed.id] = self._executor.start(claimed, self.id)
         if self._telemetry.wants(happened.RunClaimed):
             self._telemetry.announce(_claimed_event(claimed, self.id))

@@ -1,0 +1,35 @@
+"""What the demo leaves behind: a few lines that say what has been seen."""
+
+from __future__ import annotations
+
+import click
+
+from ...model.run import State
+from ..words import span
+from .story import Story
+
+
+def print_summary(story: Story) -> None:
+    click.echo("\n".join(summary(story)))
+
+
+def summary(story: Story) -> list[str]:
+    counts = story.counts
+    rescued = sum(len(rescue.taken) for rescue in story.rescues.values())
+    waiting = counts[State.HELD] + counts[State.READY] + counts[State.RUNNING]
+    ends = f"{counts[State.COMPLETED]} completed, {counts[State.FAILED]} failed, {waiting} still waited"
+    return [
+        f"In {span(story.elapsed)} {sum(counts.values())} runs were enqueued: {ends}.",
+        f"The service failed {story.retries} times and was asked again. {_kills(story.kills)}, {rescued} runs rescued.",
+        _proof(story),
+    ]
+
+
+def _kills(number: int) -> str:
+    return {0: "No worker was killed", 1: "One worker was killed"}.get(number, f"{number} workers were killed")
+
+
+def _proof(story: Story) -> str:
+    if story.most_times_enriched > 1:
+        return f"A track was enriched {story.most_times_enriched} times. That is a bug; please report it."
+    return f"The station's table has {story.enriched} albums, and no track was written twice."
