@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ostinato.model.run import MOVES, Reason, State
+from ostinato.model.run import MOVES, Move, Reason, State
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -43,10 +43,10 @@ def states_page() -> str:
         "",
         "A held run has a reason: " + ", ".join(f"`{reason}`" for reason in Reason) + ".",
         "",
-        "For people, *pending* is a run that is ready, or held before its first start; *waiting* is one that is held after it.",
+        "For people, *pending* is a run that is ready, or held before its first start; *waiting* is held after it.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _distinct_moves():
+def _distinct_moves() -> list[Move]:
     return list({(move.before, move.after, move.verb): move for move in MOVES}.values())

@@ -6,6 +6,7 @@ import inspect
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from ostinato import App, telemetry
@@ -50,10 +51,12 @@ def test_links_lead_somewhere(document):
 def test_commands_exist(document):
     """Every `ostinato …` in a console example is a command that exists."""
     consoles = "".join(example.text for example in examples(document) if example.language == "console")
-    for words in re.findall(r"^\$ ostinato ([a-z]+)(?: ([a-z]+))?", consoles, re.MULTILINE):
-        group = main.commands[words[0]]  # type: ignore[attr-defined]
-        if hasattr(group, "commands"):
-            assert words[1] in group.commands
+    for word, subcommand in re.findall(r"^\$ ostinato ([a-z]+)(?: ([a-z]+))?", consoles, re.MULTILINE):
+        context = click.Context(main)
+        command = main.get_command(context, word)
+        assert command is not None
+        if isinstance(command, click.Group):
+            assert command.get_command(context, subcommand) is not None
 
 
 def test_states_page_is_generated():
@@ -64,7 +67,7 @@ def test_states_page_is_generated():
 def test_every_setting_is_documented():
     """Each argument of App is in the table of settings, with its environment variable."""
     page = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
-    arguments = [name for name in inspect.signature(App).parameters]
+    arguments = list(inspect.signature(App).parameters)
     assert [] == [name for name in arguments if f"| `{name}` | `OSTINATO_" not in page]
 
 
@@ -74,4 +77,6 @@ def test_every_event_is_documented():
     kinds = [kind for kind in vars(telemetry).values() if isinstance(kind, type) and issubclass(kind, telemetry.Event)]
     rows = {kind.__name__: ", ".join(f"`{field}`" for field in kind.__struct_fields__) for kind in kinds}
     del rows["Event"]
-    assert [] == [name for name, fields in rows.items() if not re.search(rf"\| `{name}` .*{re.escape(fields)} \|", page)]
+    assert [] == [
+        name for name, fields in rows.items() if not re.search(rf"\| `{name}` .*{re.escape(fields)} \|", page)
+    ]

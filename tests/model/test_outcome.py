@@ -74,12 +74,12 @@ def test_any_exception_is_a_failure_named_by_its_class():
     except ValueError as error:
         failed = failure(error)
     assert isinstance(failed, Failed)
-    assert ("ValueError", "no such artist", True, None) == (
+    assert (
         failed.code,
         failed.message,
         failed.retriable,
         failed.delay,
-    )
+    ) == ("ValueError", "no such artist", True, None)
     assert 'raise ValueError("no such artist")' in (failed.traceback or "")
 
 
@@ -87,26 +87,26 @@ def test_an_exception_without_a_message_is_named_at_least():
     """An empty message would say nothing."""
     failed = failure(KeyboardInterrupt())
     assert isinstance(failed, Failed)
-    assert "KeyboardInterrupt" == failed.message
+    assert failed.message == "KeyboardInterrupt"
 
 
 def test_fatal_is_not_retried():
     """The handler knows that there is no point."""
     failed = failure(Fatal("the track is gone"))
     assert isinstance(failed, Failed)
-    assert ("fatal", "the track is gone", False) == (failed.code, failed.message, failed.retriable)
+    assert (failed.code, failed.message, failed.retriable) == ("fatal", "the track is gone", False)
 
 
 def test_retry_after_carries_its_delay():
     """It is a request and no accident, so there is no traceback to keep."""
     failed = failure(RetryAfter("30s", "429 from the API"))
     assert isinstance(failed, Failed)
-    assert ("retry_after", "429 from the API", 30.0, None) == (
+    assert (
         failed.code,
         failed.message,
         failed.delay,
         failed.traceback,
-    )
+    ) == ("retry_after", "429 from the API", 30.0, None)
 
 
 def test_cancel_is_a_cancellation():
@@ -128,7 +128,7 @@ def test_an_exception_that_cannot_be_printed_is_a_failure_too():
     """A broken `__str__` must not take the settlement down with it."""
     failed = failure(Unprintable())
     assert isinstance(failed, Failed)
-    assert "Unprintable" == failed.code
+    assert failed.code == "Unprintable"
 
 
 @pytest.mark.parametrize("kind", [ValueError, Fatal, StoreUnavailable, Cancel, lambda text: RetryAfter("1s", text)])
@@ -150,8 +150,8 @@ def test_long_messages_and_tracebacks_are_cut():
     """The beginning of the message and the end of the traceback say most."""
     failed = failure(ValueError("x" * 100_000))
     assert isinstance(failed, Failed)
-    assert MESSAGE_LIMIT == len(failed.message)
-    assert TRACEBACK_LIMIT == len(failed.traceback or "")
+    assert len(failed.message) == MESSAGE_LIMIT
+    assert len(failed.traceback or "") == TRACEBACK_LIMIT
 
 
 # --- settling
@@ -166,8 +166,8 @@ def test_a_failed_attempt_is_retried_after_the_policys_delay():
     """And it is kept for people to read."""
     changes = settled(Failed("ValueError", "bad", traceback="File …"), a_claimed_run(attempt=2))
     held = only(RunSettled, changes)
-    assert (State.HELD, Reason.RETRY, 2.0, 0) == (held.state, held.reason, held.delay, held.refund)
-    assert {"code": "ValueError", "message": "bad"} == error_of(held)
+    assert (held.state, held.reason, held.delay, held.refund) == (State.HELD, Reason.RETRY, 2.0, 0)
+    assert error_of(held) == {"code": "ValueError", "message": "bad"}
     assert AttemptEnded("01RUN", 7, 2, "ValueError", "bad", "01WORKER", 1.5, "File …") == only(AttemptEnded, changes)
 
 
@@ -175,7 +175,7 @@ def test_the_last_attempt_fails_the_run():
     """Nothing is left in the table of delays."""
     changes = settled(Failed("ValueError", "bad"), a_claimed_run(attempt=3))
     assert State.FAILED is only(RunSettled, changes).state
-    assert 3 == only(AttemptEnded, changes).attempt
+    assert only(AttemptEnded, changes).attempt == 3
 
 
 def test_what_is_not_retriable_fails_at_the_first_attempt():
@@ -186,7 +186,7 @@ def test_what_is_not_retriable_fails_at_the_first_attempt():
 def test_the_handlers_delay_replaces_the_policys():
     """But the number of attempts is the policy's."""
     asked = Failed("retry_after", "later", delay=99.0)
-    assert 99.0 == only(RunSettled, settled(asked)).delay
+    assert only(RunSettled, settled(asked)).delay == 99.0
     assert State.FAILED is only(RunSettled, settled(asked, a_claimed_run(attempt=3))).state
 
 
@@ -201,8 +201,8 @@ def test_cancelled_is_cancelled_with_its_reason():
     """A cancelled attempt is no failure, so none is kept."""
     changes = settled(Cancelled("customer left"))
     assert State.CANCELLED is only(RunSettled, changes).state
-    assert {"code": "cancelled", "message": "customer left"} == error_of(only(RunSettled, changes))
-    assert 1 == len(changes)
+    assert error_of(only(RunSettled, changes)) == {"code": "cancelled", "message": "customer left"}
+    assert len(changes) == 1
 
 
 @pytest.mark.parametrize("suspect", [False, True])
@@ -221,23 +221,23 @@ def test_an_interrupted_attempt_is_returned_and_kept():
     """The database was away: nobody's budget pays, and people can see it."""
     changes = settled(Interrupted("gone"))
     held = only(RunSettled, changes)
-    assert (State.HELD, 1) == (held.state, held.refund)
+    assert (held.state, held.refund) == (State.HELD, 1)
     assert held.delay > 0
-    assert "store_unavailable" == only(AttemptEnded, changes).code
+    assert only(AttemptEnded, changes).code == "store_unavailable"
 
 
 def test_an_unknown_function_parks_the_run():
     """With the attempt returned, and an error that names the function and the worker."""
     held = only(RunSettled, settled(Unknown()))
-    assert (State.HELD, Reason.PARKED, 1) == (held.state, held.reason, held.refund)
+    assert (held.state, held.reason, held.refund) == (State.HELD, Reason.PARKED, 1)
     assert held.delay > 0
-    assert "worker 01WORKER serves this queue but has no function 'enrich'" == error_of(held)["message"]
+    assert error_of(held)["message"] == "worker 01WORKER serves this queue but has no function 'enrich'"
 
 
 @pytest.mark.parametrize("outcome", [Lost(), Settled()])
 def test_nothing_is_written_for_a_run_that_is_not_ours_any_more(outcome: Outcome):
     """Somebody else has it, or it was settled already."""
-    assert [] == settled(outcome, a_claimed_run(key="k"))
+    assert settled(outcome, a_claimed_run(key="k")) == []
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_run_that_ends_frees_its_key(outcome: Outcome, state: State):
 @pytest.mark.parametrize("outcome", [Failed("x", "x"), GivenBack(), Unknown(), Interrupted("x")])
 def test_a_run_that_goes_on_keeps_its_key(outcome: Outcome):
     """Nobody else may take it meanwhile."""
-    assert [] == [change for change in settled(outcome, a_claimed_run(key="k")) if isinstance(change, KeyFreed)]
+    assert [change for change in settled(outcome, a_claimed_run(key="k")) if isinstance(change, KeyFreed)] == []
 
 
 # --- delays
@@ -341,7 +341,7 @@ def test_every_rescue_makes_a_permitted_move(attempt: int, uncounted: int, certa
     change = only(RunSettled, changes)
     assert change.state in {move.after for move in MOVES if move.verb == "rescue"}
     assert change.suspect
-    assert "worker_died" == only(AttemptEnded, changes).code
+    assert only(AttemptEnded, changes).code == "worker_died"
     assert (change.state is State.FAILED) == any(isinstance(each, KeyFreed) for each in changes)
 
 
@@ -365,28 +365,29 @@ def test_may_reads_the_table():
 def test_an_uncertain_start_is_returned_and_makes_a_suspect():
     """Nobody can tell whether it had started, so it does not pay, yet."""
     change = only(RunSettled, rescue(an_orphan(certain=False)))
-    assert (State.READY, 1, True, 1) == (change.state, change.refund, change.suspect, change.uncounted)
+    assert (change.state, change.refund, change.suspect, change.uncounted) == (State.READY, 1, True, 1)
 
 
 def test_a_certain_start_is_counted():
     """A run that takes its worker down has used up an attempt."""
     change = only(RunSettled, rescue(an_orphan(attempt=2)))
-    assert (State.READY, 0, True, 0) == (change.state, change.refund, change.suspect, change.uncounted)
+    assert (change.state, change.refund, change.suspect, change.uncounted) == (State.READY, 0, True, 0)
 
 
 def test_the_start_in_doubt_is_counted_when_it_happens_again():
     """Twice in a row is no coincidence."""
     change = only(RunSettled, rescue(an_orphan(attempt=1, uncounted=1)))
-    assert (State.READY, -1) == (change.state, change.refund)
+    assert (change.state, change.refund) == (State.READY, -1)
 
 
 def test_a_run_with_no_attempts_left_fails_and_says_why():
     """The error names what happened and how often, the attempt names the worker."""
     changes = rescue(an_orphan(attempt=3))
-    assert {"code": "worker_died", "message": "the worker died 3 times while it ran this"} == error_of(
-        only(RunSettled, changes)
-    )
-    assert "worker 01DEAD died while it held this run; attempt 3 of 3" == only(AttemptEnded, changes).message
+    assert error_of(only(RunSettled, changes)) == {
+        "code": "worker_died",
+        "message": "the worker died 3 times while it ran this",
+    }
+    assert only(AttemptEnded, changes).message == "worker 01DEAD died while it held this run; attempt 3 of 3"
     assert KeyFreed("01RUN", 7, State.FAILED) == only(KeyFreed, changes)
 
 
@@ -438,7 +439,7 @@ def test_a_neighbour_of_a_killer_loses_nothing():
     """Claimed together with a killer, never started, then alone: all its attempts are there."""
     run = Life(1)
     run.kill_a_worker(certain=False)
-    assert (State.READY, 0, True) == (run.state, run.attempt, run.suspect)
+    assert (run.state, run.attempt, run.suspect) == (State.READY, 0, True)
 
 
 def test_rules_are_values():

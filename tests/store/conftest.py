@@ -12,13 +12,10 @@ import pytest
 
 from ostinato.store.ports import Store
 from ostinato.testing.postgres import PostgresServers
-from tests.store.databases import Database, PostgresDatabase, SqliteDatabase
+from tests.store.databases import STORES, Database, PostgresDatabase, SqliteDatabase
 from tests.store.samples import DECLARED
 
 Make = Callable[[], Database]
-
-VERSIONS = PostgresServers().versions
-STORES = ["sqlite", *(f"postgres{version}" for version in VERSIONS)]
 
 
 @pytest.fixture(scope="session")

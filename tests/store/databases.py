@@ -8,11 +8,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from typing import Any
 
 import asyncpg
+import pytest
 
 from ostinato.store.ports import Migrations, Store
 from ostinato.store.postgres import PostgresStore
 from ostinato.store.sqlite import SqliteStore
 from ostinato.store.sqlite.connecting import wall_clock
+from ostinato.testing.postgres import PostgresServers
+
+VERSIONS = PostgresServers().versions
+POSTGRES = [f"postgres{version}" for version in VERSIONS]
+STORES = ["sqlite", *POSTGRES]
+
+only_sqlite = pytest.mark.parametrize("make_database", ["sqlite"], indirect=True)
+only_postgres = pytest.mark.parametrize("make_database", POSTGRES, indirect=True)
 
 
 class Database:

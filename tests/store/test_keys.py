@@ -146,7 +146,7 @@ async def test_for_ever_is_for_ever(database: Database):
 
 
 async def test_one_of_many_takers_wins(database: Database):
-    """Of many who take the same key at the same moment, through several stores, one gets it and all others learn who."""
+    """Of many who take a key at the same moment, through several stores, one gets it and the others learn who."""
     stores = [database.store, await database.another(), await database.another()]
     takers = [a_run(key="k") for _ in range(30)]
 

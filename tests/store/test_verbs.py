@@ -35,7 +35,7 @@ async def a_failed_run(store: Store, **fields: object) -> str:
 
 
 async def test_a_failed_run_goes_again(store: Store):
-    """It is ready with a fresh budget, keeps its lease_no and the record of what went wrong, and has no end any more."""
+    """It is ready with a fresh budget; its lease_no and the record of what went wrong are kept."""
     run_id = await a_failed_run(store)
 
     assert {run_id: QUEUE} == await store.retry([run_id])

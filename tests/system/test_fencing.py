@@ -38,28 +38,24 @@ async def test_a_frozen_worker_writes_nothing_after_its_lease(
     frozen = await hold_and_freeze(app, crew, log, faults=[])
     await take_over(crew, log)
 
-    gates.open("claim 1")
     frozen.thaw()
 
     await log.heard("StaleWriteRefused", count=RUNS, pid=frozen.pid)
     assert states(database, "lease_no = 2") == {"running": RUNS}
     assert effects(database) == []
 
-    gates.open("claim 2")
+    gates.open("go")
     await all_ended(database)
     assert states(database) == {"completed": RUNS}
     items = [n for n in range(RUNS) if WAYS[n % len(WAYS)] == "transaction"]
     assert [(item, lease_no) for _, item, lease_no in effects(database)] == [(n, 2) for n in items]
 
 
-async def test_without_the_fence_a_frozen_worker_does_write(
-    app: App, crew: Crew, database: Database, log: Log, gates: Gates
-):
+async def test_without_the_fence_a_frozen_worker_does_write(app: App, crew: Crew, database: Database, log: Log):
     """The proof that the test above can fail: the same with the fence taken out of the frozen worker's statements."""
     frozen = await hold_and_freeze(app, crew, log, faults=["without_fence"])
     await take_over(crew, log)
 
-    gates.open("claim 1")
     frozen.thaw()
 
     await until(lambda: states(database, "state = 'running' and lease_no = 2"), {})

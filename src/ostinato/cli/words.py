@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 COLOURS = {
     State.HELD: "yellow",
-    State.READY: "cyan",
-    State.RUNNING: "magenta",
+    State.READY: "blue",
+    State.RUNNING: "cyan",
     State.COMPLETED: "green",
     State.FAILED: "red",
     State.CANCELLED: "dim",

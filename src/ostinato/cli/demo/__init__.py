@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -26,8 +27,13 @@ def demo(duration: float | None, plain: bool) -> None:
     from .story import Story
     from .summary import print_summary
 
-    plain = plain or not sys.stdout.isatty()
+    plain = plain or not _can_draw()
     story = Story(tell=print_line) if plain else Story()
     view: View = PlainView() if plain else ScreenView()
     wait_for(play(view, story, duration=duration))
     print_summary(story)
+
+
+def _can_draw() -> bool:
+    """Whether there is a terminal to draw on."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and "utf" in sys.stdout.encoding.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -15,6 +16,7 @@ from typing import Any
 from msgspec import DecodeError, json
 
 from ..failure import Failure
+from .radio import PARENT
 from .story import Story
 
 PATIENCE = 1.2
@@ -57,6 +59,7 @@ class Crew:
             stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=PIPE,
+            env={**os.environ, PARENT: str(os.getpid())},
             start_new_session=True,
         )
         member = Member(len(self.members) + 1, process)

@@ -31,14 +31,14 @@ async def album_of(track: Track) -> str:
     """The album that a track is on, after a while."""
     await asyncio.sleep(random.uniform(FASTEST, SLOWEST))
     if track not in ALBUMS:
-        raise UnknownTrack("404 from the music service: no such track")
+        raise UnknownTrack("404 no such track")
     if track == CURSED or random.randrange(ONE_CALL_IN) == 0:
-        raise ServiceUnavailable("503 from the music service: try again later")
+        raise ServiceUnavailable("503 too busy, try later")
     return ALBUMS[track]
 
 
 UNHEARD_OF = Track("The Neighbours", "Garage tape no. 3")
-CURSED = Track("Radiohead", "Everything in Its Right Place")
+CURSED = Track("Radiohead", "Idioteque")
 
 ALBUMS = {
     Track("Nina Simone", "Sinnerman"): "Pastel Blues",

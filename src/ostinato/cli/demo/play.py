@@ -34,11 +34,12 @@ class View(Protocol):
 async def play(view: View, story: Story, *, duration: float | None) -> None:
     """Plays until Ctrl-C, SIGTERM, or the end of the time given."""
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    with TemporaryDirectory(prefix="ostinato-demo-") as folder:
+    with TemporaryDirectory(prefix="ostinato-") as folder:
         url = f"sqlite:///{Path(folder) / 'radio.db'}"
         radio.app.configure(url=url)
+        story.url = url
         async with radio.app:
             await _play(view, story, Crew(url, story), stop, duration)
 
@@ -75,8 +76,8 @@ async def _broadcast(story: Story) -> None:
     """Tracks come in: a playlist to begin with, then some every now and then, and a listener's wish."""
     chance = random.Random(4)
     known = list(ALBUMS)
-    await radio.add([*known[:16], UNHEARD_OF])
-    story.happened("17 tracks come in: rows and runs in one transaction")
+    await radio.add([UNHEARD_OF, *known[:23]])
+    story.happened("24 tracks come in, rows and runs in one transaction")
     for turn in range(1, 1_000_000):
         await asyncio.sleep(chance.uniform(0.5, 1.5))
         if turn % 6 == 0:
@@ -85,12 +86,12 @@ async def _broadcast(story: Story) -> None:
             await radio.add(chance.sample(known, 12))
             story.happened("12 tracks come in at once")
         else:
-            await radio.add(chance.sample([track for track in known if track != CURSED], chance.randint(1, 4)))
+            await radio.add(chance.sample([track for track in known if track != CURSED], chance.randint(2, 5)))
 
 
 async def _wish(story: Story, track: Track) -> None:
     await radio.add([track], priority=radio.FIRST)
-    story.happened(f"a listener wants {track.artist} · {track.title}: priority {radio.FIRST}, it goes first")
+    story.happened(f"a listener wants {track.artist} · {track.title}: it goes first", colour="magenta")
 
 
 async def _make_charts(story: Story) -> None:
@@ -98,7 +99,7 @@ async def _make_charts(story: Story) -> None:
     while True:
         delay = 8
         handle = await radio.weekly_chart.options(delay=delay, metadata={"about": "the weekly chart"}).enqueue()
-        story.happened(f"the weekly chart is scheduled: due in {delay} s")
+        story.happened(f"the weekly chart is scheduled, due in {delay} s")
         await handle.result()
         await asyncio.sleep(delay)
 
@@ -115,9 +116,8 @@ async def _kill(crew: Crew, story: Story) -> None:
         await crew.kill(victim)
         await _look(story)
         story.kills += 1
-        story.happened(
-            f"kill -9 of worker {victim.number}, with {len(story.running_of(victim.worker))} runs in hand", colour="red"
-        )
+        hands = len(story.running_of(victim.worker))
+        story.happened(f"kill -9 of worker {victim.number}, with {hands} runs in its hands", colour="red")
         await asyncio.sleep(VACANCY)
         await crew.hire()
         await asyncio.sleep(NEXT_KILL - VACANCY)

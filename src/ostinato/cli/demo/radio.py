@@ -19,7 +19,12 @@ SLOTS = 4
 FIRST = 600
 """The highest priority: it sorts as if it had been due ten minutes ago."""
 
-app = App(queues={"tracks": SLOTS, "reports": 1}, lease="2s", shutdown_grace="500ms")
+PARENT = "OSTINATO_DEMO_PROCESS"
+"""Tells a worker which process started it."""
+
+app = App(
+    "sqlite:///radio.db", schema="ostinato", queues={"tracks": SLOTS, "reports": 1}, lease="2s", shutdown_grace="500ms"
+)
 
 TABLE = """
 create table tracks (
@@ -63,14 +68,14 @@ async def add(tracks: list[Track], *, priority: int = 0) -> None:
 
 
 @app.lifespan
-async def go_home_with_the_others() -> AsyncIterator[Mapping[str, Any]]:
-    """Ends the worker when the process that started it is gone, however it went."""
-    watch = asyncio.create_task(_watch(os.getppid()))
+async def go_home_with_the_demo() -> AsyncIterator[Mapping[str, Any]]:
+    """Ends the worker when the demo that started it is gone, however it went."""
+    watch = asyncio.create_task(_watch(os.environ.get(PARENT)))
     yield {}
     watch.cancel()
 
 
-async def _watch(parent: int) -> None:
-    while os.getppid() == parent:  # noqa: ASYNC110 (nothing tells that a parent is gone)
+async def _watch(parent: str | None) -> None:
+    while parent in (None, str(os.getppid())):  # noqa: ASYNC110 (nothing tells that a parent is gone)
         await asyncio.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -12,7 +12,7 @@ from rich.text import Text
 from ...model.run import Reason, State
 from ...model.view import RunView
 from ..output import cut
-from ..words import COLOURS, attempts, span, took
+from ..words import COLOURS, attempts, took
 from .crew import Crew
 from .radio import FIRST
 from .story import Story
@@ -41,9 +41,9 @@ def run_rows(story: Story, crew: Crew, room: int) -> Table:
     now = datetime.now(UTC)
     dead = {member.worker: member.number for member in crew.members if member.killed}
     made = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    made.add_column(no_wrap=True, width=15)
+    made.add_column(no_wrap=True, width=16)
     made.add_column(ratio=4)
-    made.add_column(ratio=5)
+    made.add_column(ratio=3)
     made.add_column(no_wrap=True, justify="right", width=3)
     made.add_column(no_wrap=True, justify="right", width=6)
     for run in chosen(story.runs, room):
@@ -53,7 +53,7 @@ def run_rows(story: Story, crew: Crew, room: int) -> Table:
             cut(str((run.metadata or {}).get("about", run.function))),
             _note(run, story, dead),
             attempts(run) if run.attempt else "",
-            "" if duration is None else span(duration),
+            "" if duration is None else f"{duration:.1f} s",
         )
     return made
 
@@ -83,14 +83,14 @@ def _note(run: RunView, story: Story, dead: dict[str | None, int]) -> Text:
     if run.state is State.RUNNING and run.locked_by in dead:
         return note.append(f"worker {dead[run.locked_by]} is dead", "red")
     if run.state is State.COMPLETED and isinstance(run.output, dict):
-        note.append(" ".join(f"{name} {value}" for name, value in run.output.items()), "dim")
+        note.append(f"→ {next(iter(run.output.values()))}", "dim")
     elif run.error is not None and run.state in (State.HELD, State.FAILED):
         note.append(run.error.message, COLOURS[run.state])
     elif run.priority == FIRST:
-        note.append("a listener's wish, first in line", "cyan")
+        note.append("a listener's wish", "magenta")
     elif run.reason == Reason.NOT_DUE:
         note.append("scheduled", "dim")
     if story.rescued(run.id):
         note = cut("rescued  ").append_text(note)
-        note.stylize("cyan", 0, len("rescued"))
+        note.stylize("magenta", 0, len("rescued"))
     return note

@@ -27,8 +27,8 @@ WIDE = 120
 SPARKS = "▁▂▃▄▅▆▇█"
 DEPTHS = (State.HELD, State.READY, State.RUNNING, State.COMPLETED, State.FAILED)
 ABOUT = (
-    "A radio station asks a slow music service that fails every fifth call for the albums of its tracks. "
-    "Two workers do it, and now and then one is killed with kill -9."
+    "A radio station looks up albums at a slow music service that fails every fifth call. "
+    "Two workers do it; now and then one is killed with kill -9."
 )
 
 
@@ -50,7 +50,7 @@ def draw(console: Console, story: Story, crew: Crew) -> RenderableType:
     """The whole screen, no higher than the terminal."""
     width, height = console.width - 2, console.height
     members = list(crew)[-4:]
-    head: list[RenderableType] = [_title(story, width), *_about(width), Text(), _depths(story, width)]
+    head: list[RenderableType] = [_title(story), *_about(width), Text(), _depths(story, width)]
     workers: list[RenderableType] = [_rule("workers"), *(_worker(story, member) for member in members)]
     room = height - len(head) - len(workers)
     body = _side_by_side(story, crew, room) if width >= WIDE else _below_each_other(story, crew, room)
@@ -65,8 +65,8 @@ def _below_each_other(story: Story, crew: Crew, room: int) -> list[RenderableTyp
 
 def _side_by_side(story: Story, crew: Crew, room: int) -> list[RenderableType]:
     made = Table.grid(padding=(0, 3, 0, 0), expand=True)
+    made.add_column(ratio=4)
     made.add_column(ratio=3)
-    made.add_column(ratio=2)
     left = Group(_rule("runs"), run_rows(story, crew, room - 1))
     made.add_row(left, Group(_rule("lately"), *_lately(story, room - 1)))
     return [made]
@@ -75,17 +75,17 @@ def _side_by_side(story: Story, crew: Crew, room: int) -> list[RenderableType]:
 # --- the parts
 
 
-def _title(story: Story, width: int) -> RenderableType:
+def _title(story: Story) -> RenderableType:
     made = Table.grid(expand=True)
-    made.add_column()
-    made.add_column(justify="right")
-    clock = Text.assemble((_clock(story.elapsed), "bold"), ("   Ctrl-C stops", "dim"))
-    made.add_row(Text("ostinato demo", "bold"), clock)
+    made.add_column(ratio=1)
+    made.add_column(justify="right", no_wrap=True)
+    title = Text(no_wrap=True, overflow="ellipsis").append("ostinato demo", "bold").append(f"  {story.url}", "dim")
+    made.add_row(title, Text.assemble("  ", (_clock(story.elapsed), "bold"), ("  Ctrl-C stops", "dim")))
     return made
 
 
 def _about(width: int) -> list[Text]:
-    return [Text(line, "dim") for line in textwrap.wrap(ABOUT, width)]
+    return [Text(line) for line in textwrap.wrap(ABOUT, width)]
 
 
 def _rule(title: str) -> Rule:
@@ -98,11 +98,11 @@ def _depths(story: Story, width: int) -> RenderableType:
     for state in DEPTHS:
         colour, count = SYMBOLS[state].colour, story.counts[state]
         depths.append(f"{SYMBOLS[state].symbol} ", colour)
-        depths.append(f"{count} ", "bold").append(f"{state.value}   ")
+        depths.append(f"{count} ", "bold").append(f"{state.value}  ")
     made = Table.grid(expand=True)
     made.add_column()
     made.add_column(justify="right", no_wrap=True)
-    made.add_row(depths, _speed(story, seconds=8 if width < WIDE else 30))
+    made.add_row(depths, _speed(story, seconds=6 if width < WIDE else 30))
     return made
 
 
@@ -122,7 +122,7 @@ def _worker(story: Story, member: Member) -> Text:
     running = len(story.running_of(member.worker)) if member.worker else 0
     line = Text(no_wrap=True, overflow="ellipsis").append(f"worker {member.number}", "bold")
     line.append(f"  pid {member.process.pid:<7}")
-    line.append("●" * running, "red" if member.killed else "magenta").append("○" * (radio.SLOTS - running), "dim")
+    line.append("●" * running, "red" if member.killed else "cyan").append("○" * (radio.SLOTS - running), "dim")
     return line.append("  ").append_text(_condition(story, member, running))
 
 
@@ -131,7 +131,7 @@ def _condition(story: Story, member: Member, running: int) -> Text:
     if member.killed and view is not None:
         left = (view.expires_at - datetime.now(UTC)).total_seconds()
         lease = f"its lease ends in {left:.1f} s" if left > 0 else "its lease has run out"
-        return Text(f"killed; {lease}, then its runs are rescued", "red")
+        return Text(f"killed with kill -9; {lease}", "red")
     if view is None:
         return Text("starting", "dim")
     renewed = max(0.0, (datetime.now(UTC) - view.renewed_at).total_seconds())

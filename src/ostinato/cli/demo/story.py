@@ -38,6 +38,7 @@ class Story:
     def __init__(self, *, tell: Callable[[Happening], None] = lambda happening: None) -> None:
         self._began = time.monotonic()
         self._tell = tell
+        self.url = ""
         self.happenings: deque[Happening] = deque(maxlen=200)
         self.completions: deque[float] = deque(maxlen=1000)
         self.counts: dict[State, int] = dict.fromkeys(State, 0)
@@ -86,22 +87,22 @@ class Story:
 
     def _completed(self, _: int, fields: Fields) -> None:
         self.completions.append(self.elapsed)
-        self._single(fields, "completed", "green", f"attempt {fields['attempt']}, {fields['duration_ms']:.0f} ms")
+        seconds = f"{fields['duration_ms'] / 1000:.1f} s"
+        self.happened(f"{self._of(fields)} completed at attempt {fields['attempt']} in {seconds}", headline=False)
         self._settled(fields["job_id"])
 
     def _failed(self, _: int, fields: Fields) -> None:
+        attempt, message = fields["attempt"], fields["message"]
         if fields["will_retry"]:
             self.retries += 1
-            note = f"attempt {fields['attempt']}: {fields['message']}; again in {fields['retry_in']:g} s"
-            self._single(fields, "retry", "yellow", note)
+            again = f"again in {fields['retry_in']:g} s"
+            self.happened(f"{self._of(fields)} failed at attempt {attempt}: {message}; {again}", headline=False)
         else:
-            note = f"after attempt {fields['attempt']}: {fields['message']}"
-            self._single(fields, "failed", "red", note, headline=True)
+            self.happened(f"failed for good: {self._of(fields)} ({message})", colour="red")
             self._settled(fields["job_id"])
 
-    def _single(self, fields: Fields, verb: str, colour: str, note: str, *, headline: bool = False) -> None:
-        about = self._about.get(fields["job_id"], fields["job_type"])
-        self.happened(f"{verb} {about} ({note})", colour=colour, headline=headline)
+    def _of(self, fields: Fields) -> str:
+        return self._about.get(fields["job_id"], str(fields["job_type"]))
 
     def _started(self, number: int, fields: Fields) -> None:
         self.numbers[fields["worker_id"]] = number
@@ -124,7 +125,7 @@ class Story:
         if not rescue.told and rescue.taken:
             rescue.told = True
             runs = "its run is" if len(rescue.taken) == 1 else f"its {len(rescue.taken)} runs are"
-            self.happened(f"the lease of worker {rescue.victim} has run out: {runs} rescued", colour="cyan")
+            self.happened(f"the lease of worker {rescue.victim} has run out: {runs} rescued", colour="magenta")
 
     _listeners: Mapping[str, Callable[[Story, int, Fields], None]] = {
         "job_claimed": _claimed,

@@ -15,21 +15,24 @@ def print_summary(story: Story) -> None:
 
 def summary(story: Story) -> list[str]:
     counts = story.counts
-    rescued = sum(len(rescue.taken) for rescue in story.rescues.values())
     waiting = counts[State.HELD] + counts[State.READY] + counts[State.RUNNING]
     ends = f"{counts[State.COMPLETED]} completed, {counts[State.FAILED]} failed, {waiting} still waited"
     return [
-        f"In {span(story.elapsed)} {sum(counts.values())} runs were enqueued: {ends}.",
-        f"The service failed {story.retries} times and was asked again. {_kills(story.kills)}, {rescued} runs rescued.",
+        f"In {span(story.elapsed)}, {sum(counts.values())} runs were enqueued: {ends}.",
+        f"The music service failed {story.retries} times and was asked again.",
+        _kills(story.kills, sum(len(rescue.taken) for rescue in story.rescues.values())),
         _proof(story),
     ]
 
 
-def _kills(number: int) -> str:
-    return {0: "No worker was killed", 1: "One worker was killed"}.get(number, f"{number} workers were killed")
+def _kills(killed: int, rescued: int) -> str:
+    if killed == 0:
+        return "No worker was killed yet."
+    workers = "One worker was" if killed == 1 else f"{killed} workers were"
+    return f"{workers} killed with kill -9, and {rescued} runs were rescued."
 
 
 def _proof(story: Story) -> str:
     if story.most_times_enriched > 1:
-        return f"A track was enriched {story.most_times_enriched} times. That is a bug; please report it."
+        return f"A track was written {story.most_times_enriched} times. That is a bug; please report it."
     return f"The station's table has {story.enriched} albums, and no track was written twice."

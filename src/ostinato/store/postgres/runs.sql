@@ -140,14 +140,16 @@ select id, state, worker from cancelled cross join announced
 select id from ostinato.runs where worker = :worker and state = 'running' and cancel_requested
 
 -- name: retake_keys
--- A run that is to go again needs its key back.
+-- A run that is to go again needs its key back; one whose period is over is free.
 insert into ostinato.keys (function, key, run_id, mode)
 select r.function, r.key, r.id, r.unique_mode
 from ostinato.runs r
 where r.id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
   and r.state in ('failed', 'cancelled') and r.key is not null and r.unique_mode in ('active', 'failed')
 order by r.function, r.key
-on conflict (function, key) do nothing
+on conflict (function, key) do update
+set run_id = excluded.run_id, mode = excluded.mode, until = null
+where keys.until <= ostinato.clock()
 
 -- name: retry_runs
 update ostinato.runs r

@@ -44,13 +44,13 @@ where id = :worker and dead_at is null and expires_at < ostinato.clock() and ext
 returning id
 
 -- name: lock_orphans
--- Runs of workers declared dead. A minute covers a claim that was under way when its worker was declared dead.
+-- Runs of workers declared dead, however long ago: perhaps nobody has looked since, or a claim was under way at that moment.
 select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
        extract(epoch from ostinato.clock() - r.claimed_at)::double precision
 from ostinato.runs r
 left join ostinato.functions f on f.name = r.function
 where r.state = 'running'
-  and r.worker = any(array(select id from ostinato.workers where dead_at > ostinato.clock() - interval '1 minute'))
+  and r.worker = any(array(select id from ostinato.workers where dead_at is not null))
 order by r.id
 limit :limit
 for update of r skip locked

@@ -6,13 +6,17 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from ...model.run import Claimed, Orphan
 from ..flows import Flow, Row
 from ..sql import Block
 
 T = TypeVar("T")
 
-_TRUTHS = {"claim": 8, "lock_orphans": 5}
-"""Where blocks that give values to the engine have a boolean, of which SQLite has none."""
+_TRUTHS = {
+    "claim": Claimed.__struct_fields__.index("suspect"),
+    "lock_orphans": Orphan.__struct_fields__.index("certain"),
+}
+"""Where rows that become values of the model have a boolean, which SQLite gives as a number."""
 
 
 def drive(connection: sqlite3.Connection, flow: Flow[T], blocks: Mapping[str, Block], executed: set[str]) -> T:

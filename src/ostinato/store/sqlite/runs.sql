@@ -189,13 +189,15 @@ returning id, state, worker
 select id from ostinato_runs where worker = :worker and state = 'running' and cancel_requested
 
 -- name: retake_keys
--- A run that is to go again needs its key back.
+-- A run that is to go again needs its key back; one whose period is over is free.
 insert into ostinato_keys (function, key, run_id, mode)
 select r.function, r.key, r.id, r.unique_mode
 from ostinato_runs r
 where r.id in (select value from json_each(:ids))
   and r.state in ('failed', 'cancelled') and r.key is not null and r.unique_mode in ('active', 'failed')
-on conflict (function, key) do nothing
+on conflict (function, key) do update
+set run_id = excluded.run_id, mode = excluded.mode, until = null
+where until <= (select ostinato_now())
 
 -- name: retry_runs
 update ostinato_runs as r

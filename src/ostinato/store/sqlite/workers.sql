@@ -46,13 +46,13 @@ where id = :worker and dead_at is null and expires_at < n.moment and cast(renewe
 returning id
 
 -- name: lock_orphans
--- Runs of workers declared dead. A minute covers a claim that was under way when its worker was declared dead.
+-- Runs of workers declared dead, however long ago: perhaps nobody has looked since.
 select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
        ((select ostinato_now()) - r.claimed_at) / 1000000.0
 from ostinato_runs r
 left join ostinato_functions f on f.name = r.function
 where r.state = 'running'
-  and r.worker in (select id from ostinato_workers where dead_at > (select ostinato_now()) - 60000000)
+  and r.worker in (select id from ostinato_workers where dead_at is not null)
 order by r.id
 limit :limit
 
