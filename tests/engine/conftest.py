@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import ostinato.app
+import ostinato.engine.results
 from ostinato import App
 from ostinato.config import Settings
 from ostinato.store.ports import Store
@@ -84,12 +85,18 @@ def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ostinato.app, "make_store", careless)
 
 
+@pytest.fixture(autouse=True)
+def restless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who wait for results poll soon: a wake-up that is lost is the affair of tests of waking alone."""
+    monkeypatch.setattr(ostinato.engine.results, "POLL", 0.2)
+
+
 @pytest.fixture
 def make_app(database: Database) -> MakeApp:
     """Makes apps on the test's database, that nobody has opened."""
 
     def make(**settings: Any) -> App:
-        return App(database.url, **settings)
+        return App(database.url, **{"poll": "200ms", **settings})
 
     return make
 

@@ -43,7 +43,7 @@ class Database:
 
     async def another(self) -> Store:
         """A second store, as another process has it."""
-        store = self.new_store()
+        store: Store = self.new_store()
         self._stack.push_async_callback(store.close)
         await store.open()
         return store

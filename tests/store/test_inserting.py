@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from msgspec import Raw
+from msgspec import Raw, json
 
 from ostinato.errors import QueueFull, UnknownFunction
 from ostinato.ids import new_id
@@ -40,8 +40,6 @@ async def test_a_run_keeps_what_it_was_given(store: Store):
 )
 async def test_input_comes_back_as_it_was(store: Store, text: str):
     """The input a worker gets is the JSON that was given, to the last digit."""
-    from msgspec import json
-
     await enqueue(store, input=Raw(text.encode()))
     (run,) = await claim(store, worker=await a_worker(store))
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from ostinato.model.change import Change
 from ostinato.model.run import State
 from ostinato.store.ports import Store
 from tests.store.databases import Database
@@ -90,9 +91,13 @@ async def test_a_refused_run_takes_nothing(database: Database):
 async def test_a_key_is_freed_as_its_mode_says(store: Store, mode: str, end: State, freed: bool):
     """Active keys end with the run, failed ones unless it failed, the others not at all."""
     run = await a_claimed_run(store, key="k", unique=mode)
-    ending = {State.COMPLETED: completed, State.FAILED: failed, State.CANCELLED: cancelled}[end](run)
+    endings: dict[State, Change] = {
+        State.COMPLETED: completed(run),
+        State.FAILED: failed(run),
+        State.CANCELLED: cancelled(run),
+    }
 
-    await accepted(store, ending, key_freed(run, end))
+    await accepted(store, endings[end], key_freed(run, end))
 
     assert freed == await is_free(store)
 

@@ -1,4 +1,4 @@
-"""The two dialects are twins: the same blocks with the same parameters, the same tables with the same columns and indexes."""
+"""The two dialects are twins: the same blocks and parameters, the same tables, columns and indexes."""
 
 from __future__ import annotations
 

@@ -66,10 +66,14 @@ async def test_leaving_without_a_commit_undoes_everything(tracks: Database):
 
 async def test_an_error_undoes_everything(tracks: Database):
     """An exception that leaves the block rolls back, also one of ours."""
-    with pytest.raises(UnknownFunction):
+
+    async def misspell() -> None:
         async with tracks.store.begin() as tx:
             await tx.execute(INSERT, "Ostinato")
             await tx.apply([a_run(function="mxi")])
+
+    with pytest.raises(UnknownFunction):
+        await misspell()
 
     assert await titles(tracks) == []
 

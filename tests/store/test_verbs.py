@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ostinato.model.change import Change
 from ostinato.model.run import State
 from ostinato.store.ports import Store
 from tests.store.databases import Database
 from tests.store.samples import (
+    DECLARED,
     QUEUE,
     a_claimed_run,
     a_run,
@@ -28,7 +32,7 @@ from tests.store.samples import (
 # --- retry ----------------------------------------------------------------------------------------------------------
 
 
-async def a_failed_run(store: Store, **fields: object) -> str:
+async def a_failed_run(store: Store, **fields: Any) -> str:
     run = await a_claimed_run(store, **fields)
     await accepted(store, failed(run), key_freed(run, State.FAILED), an_attempt(run))
     return run.id
@@ -76,7 +80,11 @@ async def test_a_run_goes_again_now(database: Database):
 async def test_other_states_do_not_go_again(store: Store, state: State):
     """Only what failed or was cancelled can be asked for again."""
     run = await a_claimed_run(store)
-    changes = {State.READY: [held(run, 0.0)], State.HELD: [held(run, 60.0)], State.COMPLETED: [completed(run)]}
+    changes: dict[State, list[Change]] = {
+        State.READY: [held(run, 0.0)],
+        State.HELD: [held(run, 60.0)],
+        State.COMPLETED: [completed(run)],
+    }
     await store.commit(changes.get(state, []))
 
     assert await store.retry([run.id, "unknown"]) == {}
@@ -189,8 +197,6 @@ async def test_tidying_forgets_workers_long_dead(database: Database):
 
 async def test_declaring_again_replaces(store: Store):
     """The last declaration of a function counts."""
-    from tests.store.samples import DECLARED
-
     await store.declare([DECLARED], [])
 
     (function,) = await store.views.functions()

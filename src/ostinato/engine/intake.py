@@ -40,11 +40,9 @@ class Intake(Service):
     """Claims when there is room, and sleeps when there is nothing to claim.
 
     How it falls asleep: it arms the queue's bell, looks once more, and waits. A transaction that was open at the
-    arming may commit
-    without ringing, so until all of those have ended it looks again every few milliseconds. When it is woken soon
-    after it fell
-    asleep, work comes faster than sleeping pays: for a while it looks every other millisecond instead, and producers
-    ring nobody.
+    arming may commit without ringing, so until all of those have ended it looks again every few milliseconds. When it
+    is woken soon after it fell asleep and finds several runs, work comes faster than sleeping pays: for a while it
+    looks every few milliseconds instead, and producers ring nobody.
     """
 
     def __init__(
@@ -71,6 +69,7 @@ class Intake(Service):
         self._scanned = 0.0
         self._brisk_until = 0.0
         self._brisk_pause = BRISK_POLL
+        self._slept = 0.0
         self._pressed = False
         """Whether the last claim found as much as it asked for: there is probably more."""
         self._impatience = 0
@@ -140,7 +139,7 @@ class Intake(Service):
         if claimed:
             self._mark = Mark(claimed[-1].due, claimed[-1].id)
             self._begin(claimed)
-            if self._brisk_until:
+            if len(claimed) > 1 and self._slept < BRISK_SLEEP:
                 self._brisk_until = time.monotonic() + BRISK_FOR
         if self.telemetry.wants(QueueScanned):
             self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
@@ -189,10 +188,9 @@ class Intake(Service):
         if self.telemetry.wants(QueueAsleep):
             self.telemetry.announce(QueueAsleep(queue=self.queue))
         began = time.monotonic()
-        woken = await self.pause(self._wakeups.poll_interval(self._poll))
-        if woken and time.monotonic() - began < BRISK_SLEEP:
-            self._brisk_until = time.monotonic() + BRISK_FOR
-            self._brisk_pause = BRISK_POLL
+        await self.pause(self._wakeups.poll_interval(self._poll))
+        self._slept = time.monotonic() - began
+        self._brisk_pause = BRISK_POLL
 
     async def stop(self) -> None:
         self.stopping = True

@@ -33,10 +33,8 @@ class Keeper:
     """Registers the worker, renews its lease, and says when it is lost.
 
     The lease is lost when the database says that the worker was declared dead, or when it could not be renewed in
-    time: others will
-    take over its runs. Then the worker takes a new identity. Time is counted from before a renewal was sent, so the
-    worker gives up
-    before anybody else can count it out.
+    time: others will take over its runs. Then the worker takes a new identity. Time is counted from before a renewal
+    was sent, so the worker gives up before anybody else can count it out.
     """
 
     def __init__(

@@ -13,8 +13,7 @@ class StartMarks:
     """Marks of runs that start at the same time share a commit.
 
     A run with one attempt only must not start twice. Its claim does not say whether it did, since it may have been
-    claimed with
-    others and its worker died before its turn; so the start itself is committed first.
+    claimed with others and its worker died before its turn; so the start itself is committed first.
     """
 
     def __init__(self, store: Store) -> None:

@@ -18,9 +18,8 @@ class Rescuer(Service):
     """Declares workers dead whose lease has run out, and takes their runs away.
 
     A worker is looked at twice before it is declared dead: after a long write lock or an outage of the database all
-    leases have run
-    out together, and everybody gets the chance to renew first. After an outage seen by this process, a whole lease
-    must pass.
+    leases have run out together, and everybody gets the chance to renew first. After an outage seen by this process,
+    a whole lease must pass.
     """
 
     def __init__(self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[str], None]) -> None:

@@ -1,8 +1,7 @@
 """Where an app's verbs are carried out: its store in the current event loop, and what goes with it.
 
 Connections belong to an event loop and to a process. So each loop has a store of its own; it is opened by `async with
-app` and kept
-until the end of the block, or opened for one call and closed after it.
+app` and kept until the end of the block, or opened for one call and closed after it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Threads for handlers that are plain functions.
 
 They are daemons, unlike those of concurrent.futures, which the interpreter joins at exit: a handler that hangs must
-not keep a
-worker from ending.
+not keep a worker from ending.
 """
 
 from __future__ import annotations

@@ -259,8 +259,7 @@ class Worker:
 
     async def _explain(self, refused: Sequence[Settlement]) -> None:
         """Why settlements were refused. A run that somebody cancelled first is settled as cancelled; what was settled
-        by a commit
-        of ours that seemed to fail is fine; the rest belongs to somebody else."""
+        by a commit of ours that seemed to fail is fine; the rest belongs to somebody else."""
         fences = await self._store.fences([settlement.active.claimed.id for settlement in refused])
         for active, _ in refused:
             fence = fences.get(active.claimed.id)

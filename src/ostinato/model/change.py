@@ -1,8 +1,7 @@
 """What a commit can do, as values. Deciding produces changes; a store applies all of them or none.
 
 A change that concerns a claimed run carries its `run_id` and `lease_no`: the fence. When the fence does not hold any
-more,
-that change and the others of the same run are refused, and the rest of the batch goes on.
+more, that change and the others of the same run are refused, and the rest of the batch goes on.
 """
 
 from __future__ import annotations

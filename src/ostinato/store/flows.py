@@ -1,9 +1,8 @@
 """What a store does, written once for both databases and both colours.
 
-A flow is a generator: it yields calls to named SQL blocks, gets their rows, and returns a result. It does not know who
-executes them: an asyncpg connection, SQLite's writer thread, or the caller's own transaction through any driver.
-Whoever does runs the
-whole flow in one transaction.
+A flow is a generator: it yields calls to named SQL blocks, gets their rows, and returns a result. It does not know
+who executes them: an asyncpg connection, SQLite's writer thread, or the caller's own transaction through any driver.
+Whoever does runs the whole flow in one transaction.
 """
 
 from __future__ import annotations

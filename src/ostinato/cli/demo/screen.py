@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 REFRESH = 0.1
-WIDE = 120
+WIDE = 140
 SPARKS = "▁▂▃▄▅▆▇█"
 DEPTHS = (State.HELD, State.READY, State.RUNNING, State.COMPLETED, State.FAILED)
 ABOUT = (

@@ -32,9 +32,8 @@ class PostgresMigrations:
     """The steps of one schema.
 
     Each step is a transaction of its own with a short lock timeout: behind one open reader, a migration that waits
-    would make
-    every worker wait behind it. So it gives up quickly and tries again. Installers take turns by a transaction-level
-    advisory lock.
+    would make every worker wait behind it. So it gives up quickly and tries again. Installers take turns by a
+    transaction-level advisory lock.
     """
 
     def __init__(self, connect: Callable[[], AbstractAsyncContextManager[Connection]], *, schema: str) -> None:

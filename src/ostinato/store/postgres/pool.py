@@ -1,8 +1,7 @@
 """A few connections, opened when needed and reused last-in first-out.
 
 asyncpg's own pool sends a reset before every reuse, a round trip that costs as much as the enqueue it follows.
-Nothing of ours
-outlives its statement or transaction on a connection, so there is nothing to reset.
+Nothing of ours outlives its statement or transaction on a connection, so there is nothing to reset.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ _ENGINE_SESSION = {
     "enable_mergejoin": "off",
 }
 """Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large,
-so the planner is
-left no other choice; connections for users' statements and for views have it all."""
+so the planner is left no other choice; connections for users' statements and for views have it all."""
 _TRIES = 5
 
 

@@ -13,6 +13,7 @@ from ...errors import TransactionMisused
 from .connecting import roll_back
 from .desk import Errand, Errands, deliver
 
+_OVER = "the transaction has ended; use it inside its `async with` block only"
 _LOOK_EVERY = 10_000
 """Steps of SQLite's machine between two looks at the clock."""
 
@@ -61,13 +62,15 @@ class Loan(Errand[None]):
                 errand.do(connection)
                 if errand.error is not None and time.monotonic() > deadline:
                     errand.error = TransactionMisused(self._too_long())
+                if not connection.in_transaction:
+                    self.end()
                 deliver([errand])
         except Empty:
             self.end(self._too_long())
         finally:
             connection.set_progress_handler(None, 0)
 
-    def end(self, why: str) -> None:
+    def end(self, why: str = _OVER) -> None:
         """From now on everything is refused, also what was asked for too late."""
         with self._lock:
             self._ended = self._ended or why

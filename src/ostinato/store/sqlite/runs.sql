@@ -100,6 +100,16 @@ returning id
 
 -- name: settle_runs
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
+-- Materialized, or each mention of until would ask the clock again.
+with s as materialized (
+    select json_extract(value, '$.run_id') as id, json_extract(value, '$.lease_no') as lease_no,
+           json_extract(value, '$.state') as state, json_extract(value, '$.reason') as reason,
+           coalesce(json_extract(value, '$.delay'), 0) as delay, json_extract(value, '$.error') as error,
+           coalesce(json_extract(value, '$.refund'), 0) as refund, coalesce(json_extract(value, '$.suspect'), 0) as suspect,
+           coalesce(json_extract(value, '$.uncounted'), 0) as uncounted,
+           cast((select ostinato_now()) + 1000000 * coalesce(json_extract(value, '$.delay'), 0) as integer) as until
+    from json_each(:settlements)
+)
 update ostinato_runs as r
 set state = case when s.state = 'held' and s.delay <= 0 then 'ready' else s.state end,
     reason = case when s.state = 'held' and s.delay > 0 then s.reason end,
@@ -108,15 +118,7 @@ set state = case when s.state = 'held' and s.delay <= 0 then 'ready' else s.stat
     attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
     error = coalesce(s.error, r.error), worker = null,
     ended_at = case when s.state in ('failed', 'cancelled') then (select ostinato_now()) end
-from (
-    select json_extract(value, '$.run_id') as id, json_extract(value, '$.lease_no') as lease_no,
-           json_extract(value, '$.state') as state, json_extract(value, '$.reason') as reason,
-           coalesce(json_extract(value, '$.delay'), 0) as delay, json_extract(value, '$.error') as error,
-           coalesce(json_extract(value, '$.refund'), 0) as refund, coalesce(json_extract(value, '$.suspect'), 0) as suspect,
-           coalesce(json_extract(value, '$.uncounted'), 0) as uncounted,
-           cast((select ostinato_now()) + 1000000 * coalesce(json_extract(value, '$.delay'), 0) as integer) as until
-    from json_each(:settlements)
-) s
+from s
 where r.id = s.id and r.lease_no = s.lease_no and r.worker is not null
   and (s.state = 'cancelled' or not r.cancel_requested)
 returning id

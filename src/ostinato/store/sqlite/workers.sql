@@ -49,7 +49,7 @@ returning id
 -- Runs of workers declared dead, however long ago: perhaps nobody has looked since.
 select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
        ((select ostinato_now()) - r.claimed_at) / 1000000.0
-from ostinato_runs r
+from ostinato_runs r indexed by ostinato_runs_running
 left join ostinato_functions f on f.name = r.function
 where r.state = 'running'
   and r.worker in (select id from ostinato_workers where dead_at is not null)

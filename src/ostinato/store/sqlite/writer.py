@@ -108,7 +108,7 @@ class Writer(Desk):
                     _serve_loan(connection, loan)
         except BaseException as error:
             loan.error = error
-        loan.end("the transaction has ended; use it inside its `async with` block only")
+        loan.end()
         deliver([loan])
         self._watch.committed(changed=True)
 
