@@ -23,7 +23,7 @@ from ostinato import (
     Run,
     UnknownFunction,
 )
-from ostinato.telemetry import RunClaimed, RunCompleted
+from ostinato.telemetry import RunClaimed, RunCompleted, RunFailed
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
 from tests.engine.databases import Database, states
@@ -222,7 +222,7 @@ async def test_bad_input_is_refused_and_writes_nothing(app: App, bad: dict[str, 
     @app.function
     async def greet(name: str): ...
 
-    with pytest.raises(InvalidInput, match="^input of 'greet'"):
+    with pytest.raises(InvalidInput, match=r"^input of 'greet'"):
         await greet.enqueue(**bad)
     assert await states(app) == {}
 
@@ -482,7 +482,7 @@ async def test_callers_at_once_get_one_run(app: App):
         ("1ms", "completed", True),
     ],
 )
-async def test_when_a_key_may_be_taken_again(app: App, unique: str, ends_as: str, again: bool):
+async def test_when_a_key_may_be_taken_again(app: App, probe: Probe, unique: str, ends_as: str, again: bool):
     """By the mode of the key, and how its run ended."""
 
     @app.function
@@ -492,9 +492,7 @@ async def test_when_a_key_may_be_taken_again(app: App, unique: str, ends_as: str
 
     async with app.worker():
         first = await end.options(key="k", unique=unique).enqueue(state=ends_as)
-        async with asyncio.timeout(5):
-            while await first.status() != ends_as:
-                await asyncio.sleep(0.002)
+        await probe.next(RunFailed if ends_as == "failed" else RunCompleted, run_id=first.id)
         second = await end.options(key="k", unique=unique).enqueue(state="completed")
         assert second.created is again
 
@@ -597,7 +595,9 @@ async def test_an_unknown_name_is_refused_with_the_one_that_was_meant(app: App):
 
 async def test_an_unknown_name_is_refused_with_the_remedy(app: App):
     """When nothing is like it."""
-    with pytest.raises(UnknownFunction, match="^no function is named 'zzz'; declare it with @app.function, or start a"):
+    with pytest.raises(
+        UnknownFunction, match=r"^no function is named 'zzz'; declare it with @app.function, or start a"
+    ):
         await app.enqueue("zzz", {})
     with pytest.raises(UnknownFunction, match="zzz"):
         async with app.transaction() as tx:
@@ -627,7 +627,7 @@ async def test_a_functions_name_is_its_own(app: App):
     @app.function
     async def greet(): ...
 
-    with pytest.raises(ConfigError, match="^two functions are named 'greet'; give one of them another name="):
+    with pytest.raises(ConfigError, match=r"^two functions are named 'greet'; give one of them another name="):
 
         @app.function(name="greet")
         async def other(): ...
@@ -658,7 +658,9 @@ async def test_generators_cannot_be_handlers(app: App):
     async def stream():
         yield 1
 
-    with pytest.raises(ConfigError, match="^function 'stream': a handler returns its result; it cannot be a generator"):
+    with pytest.raises(
+        ConfigError, match=r"^function 'stream': a handler returns its result; it cannot be a generator"
+    ):
         app.function(stream)
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..errors import StoreError
 from ..model.change import Change, Committed
+from ..model.outcome import Failed, settle
 from ..store.ports import Store
-from ..telemetry import StoreTroubled, Telemetry
+from ..telemetry import StoreTroubled, Telemetry, logger
 from .active import Active
 
 LARGEST_BATCH = 1000
 LONGEST_PAUSE = 5.0
+UNSETTLED = "unsettled"
+
+T = TypeVar("T")
 
 
 class Settlement(NamedTuple):
@@ -78,17 +82,39 @@ class Committer:
                 self._idle.set()
 
     async def _flush(self, batch: Sequence[Settlement]) -> None:
-        changes = [change for settlement in batch for change in settlement.changes]
+        try:
+            committed = await self._patiently(lambda: self._store.commit(_changes(batch)))
+            await self._patiently(lambda: self._on_committed(batch, committed))
+        except Exception as error:
+            await self._isolate(batch, error)
+
+    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Tries until the database answers: the attempts are over and their results are here, and nowhere else."""
         failures = 0
         while True:
             try:
-                committed = await self._store.commit(changes)
-                break
+                return await work()
             except StoreError as error:
-                # The attempts are over and their results are here: they are kept until the database takes them or
-                # refuses them.
                 failures += 1
                 delay = min(0.05 * 2**failures, LONGEST_PAUSE)
                 self._telemetry.announce(StoreTroubled(service="committer", error=str(error), retry_in=delay))
                 await asyncio.sleep(delay)
-        await self._on_committed(batch, committed)
+
+    async def _isolate(self, batch: Sequence[Settlement], error: Exception) -> None:
+        """A settlement that the database cannot take must not take the others with it: its run fails."""
+        if len(batch) > 1:
+            for settlement in batch:
+                await self._flush([settlement])
+            return
+        active = batch[0].active
+        logger.error("run %s could not be settled", active.claimed.id, exc_info=error)
+        if not isinstance(active.outcome, Failed) or active.outcome.code != UNSETTLED:
+            active.outcome = Failed(UNSETTLED, f"the outcome could not be stored: {error}", error, retriable=False)
+            changes = settle(
+                active.claimed, active.outcome, active.retry, worker=active.worker, duration=active.duration
+            )
+            await self._flush([Settlement(active, changes)])
+
+
+def _changes(batch: Sequence[Settlement]) -> list[Change]:
+    return [change for settlement in batch for change in settlement.changes]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ..errors import StoreError
 from ..ids import new_id
 from ..store.ports import Leases, Store
 from ..telemetry import logger
@@ -103,7 +102,7 @@ class Keeper:
         self._sent = time.monotonic()
         try:
             await leases.register(worker, name=self._name, queues=self._queues, lease=self._lease)
-        except StoreError:
+        except Exception:
             if insist:
                 raise
             self._pause(min(1.0, self._lease / RENEWALS_PER_LEASE))
@@ -125,7 +124,7 @@ class Keeper:
             try:
                 async with asyncio.timeout(max(0.1, deadline - sent)):
                     alive = await leases.renew(worker, stopping=self._stopping)
-            except (StoreError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, the keeper must live on: it is the one who can tell
                 if time.monotonic() >= deadline:
                     self._tell(self._tenant.lease_lost, worker, f"not renewed in time: {str(error) or 'no answer'}")
                     return
@@ -141,7 +140,7 @@ class Keeper:
         try:
             async with asyncio.timeout(LAST_WORD):
                 await leases.retire(worker)
-        except (StoreError, TimeoutError) as error:
+        except Exception as error:
             logger.warning("worker %s could not say that it is gone (%s); its lease will run out", worker, error)
 
     def _pause(self, delay: float) -> None:

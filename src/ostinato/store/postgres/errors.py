@@ -37,19 +37,25 @@ RETRIABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
 class translated:  # noqa: N801 - reads as a verb: `with translated():`
-    """Raises our errors for the database's, and lets the user's own pass."""
+    """Raises our errors for the database's, and lets the user's own pass.
 
-    __slots__ = ()
+    `theirs`: the statement is the user's, so that a missing table is no business of ours.
+    """
+
+    __slots__ = ("_theirs",)
+
+    def __init__(self, *, theirs: bool = False) -> None:
+        self._theirs = theirs
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _THEIRS) and (ours := _translate(error)) is not None:
+        if isinstance(error, _THEIRS) and (ours := _translate(error, self._theirs)) is not None:
             raise ours from error
 
 
-def _translate(error: BaseException) -> OstinatoError | None:
+def _translate(error: BaseException, theirs: bool) -> OstinatoError | None:
     if isinstance(error, OstinatoError):  # ResultTimeout is a TimeoutError too
         return None
     code, message = getattr(error, "sqlstate", None), error.args[0] if error.args else ""
@@ -57,7 +63,7 @@ def _translate(error: BaseException) -> OstinatoError | None:
         return UnknownFunction(f"{message}; start a worker that declares it once, so that the database knows it")
     if code == _QUEUE_FULL:
         return QueueFull(f"{message}; try again later, or raise max_waiting of the queue")
-    if isinstance(error, _UNMIGRATED) and "ostinato" in str(error).lower():
+    if isinstance(error, _UNMIGRATED) and not theirs:
         return NotMigrated(f"{error}; run `ostinato migrate up`")
     if isinstance(error, _LOST) or (isinstance(error, asyncpg.InterfaceError) and "connection" in str(error)):
         return StoreUnavailable(f"PostgreSQL cannot be reached or has no room: {str(error) or type(error).__name__}")

@@ -27,22 +27,22 @@ class PostgresTransaction:
         self._open = True
 
     async def execute(self, sql: str, *args: Any) -> int:
-        with translated():
+        with translated(theirs=True):
             status: str = await self._usable().execute(sql, *args)
         count = status.rpartition(" ")[2]
         return int(count) if count.isdigit() else 0
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        with translated():
+        with translated(theirs=True):
             return [dict(row) for row in await self._usable().fetch(sql, *args)]
 
     async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
-        with translated():
+        with translated(theirs=True):
             row = await self._usable().fetchrow(sql, *args)
         return None if row is None else dict(row)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
-        with translated():
+        with translated(theirs=True):
             return await self._usable().fetchval(sql, *args)
 
     async def apply(self, changes: Sequence[Change]) -> Committed:
