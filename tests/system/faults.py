@@ -7,7 +7,11 @@ import re
 from collections.abc import Callable
 
 from ostinato.engine import intake, worker
+from ostinato.engine.service import AT_ONCE
+from ostinato.model.run import START
 from ostinato.store import sql
+from ostinato.store.postgres.listener import PostgresListener
+from ostinato.store.sqlite.listener import SqliteListener
 
 
 def impatient() -> None:
@@ -37,3 +41,37 @@ def without_fence() -> None:
 
 
 _FENCE = re.compile(r"r\.lease_no = (\(c\.e->>'lease_no'\)::integer|s\.lease_no)")
+
+
+def never_armed() -> None:
+    """Falls asleep without asking to be woken."""
+
+    async def arm(self: object, topic: str) -> bool:
+        return True
+
+    PostgresListener.arm = arm  # type: ignore[method-assign]
+    SqliteListener.arm = arm  # type: ignore[method-assign]
+
+
+def arms_too_late() -> None:
+    """Looks for the last time before it asks to be woken, and not after."""
+
+    async def fall_asleep(self: intake.Intake, owner: str) -> float:
+        if await self._claim(1, owner, START):
+            return AT_ONCE
+        await self._wakeups.arm(self._topic)
+        await self._sleep()
+        return AT_ONCE
+
+    intake.Intake._fall_asleep = fall_asleep  # type: ignore[method-assign]
+
+
+def forgets_who_is_writing() -> None:
+    """Does not wait for those who looked for sleepers before it had said that it sleeps, and will commit after."""
+    arm = PostgresListener.arm
+
+    async def arm_hastily(self: PostgresListener, topic: str) -> bool:
+        await arm(self, topic)
+        return True
+
+    PostgresListener.arm = arm_hastily  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from tests.system.processes import Crew
 
 HEALTHY = 100
 STARTS = 3
-TOGETHER = {"queues": "default:300", "lease": "1s"}
+TOGETHER = {"queues": "default:1000", "lease": "1s"}
 """One worker claims everything in one batch, and the killer takes it down before any neighbour has begun."""
 
 

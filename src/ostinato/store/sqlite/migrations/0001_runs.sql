@@ -3,8 +3,8 @@
 -- How it works is told in PostgreSQL's step of the same number. The columns and indexes are the same. Moments are microseconds since 1970,
 -- JSON is text, and booleans are 0 and 1. ostinato_now() is the only clock: a function that each of our connections brings along.
 --
--- Tables of runs and keys have rowids although their keys are text: a row of a WITHOUT ROWID table is rewritten within the tree of its
--- primary key, which claimed and completed a tenth fewer runs per second.
+-- Runs have rowids although their key is text: without them, a tenth fewer runs were claimed and completed per second. An IN list
+-- in the check of the state cost another sixth.
 
 create table ostinato_functions (
     name text not null primary key,
@@ -39,7 +39,8 @@ create table ostinato_runs (
     id text not null primary key,
     function text not null,
     queue text not null,
-    state text not null check (state in ('held', 'ready', 'running', 'completed', 'failed', 'cancelled')),
+    state text not null check (state = 'held' or state = 'ready' or state = 'running'
+                               or state = 'completed' or state = 'failed' or state = 'cancelled'),
     reason text,
     run_at integer not null,
     due integer not null,
