@@ -69,6 +69,7 @@ class App:
         """Changes settings before anything is opened: the command line's flags win over all others (None: not
         given)."""
         self.settings = self._site.settings = config.changed(self.settings, flags)
+        self._site.door.input_limit = self.settings.input_limit
 
     # --- declaring
 

@@ -10,6 +10,8 @@ from .errors import ConfigError
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 
+LONGEST = 1000 * 366 * 86400.0
+
 Duration = str | float | int | timedelta
 
 
@@ -19,9 +21,14 @@ def seconds(value: Duration, *, what: str = "duration") -> float:
     >>> seconds("1h 30m")
     5400.0
     """
-    amount = _seconds(value, what)
+    try:
+        amount = _seconds(value, what)
+    except OverflowError:
+        amount = float("inf")
     if not 0 <= amount < float("inf"):
         raise ConfigError(f"{what}: {value!r} is not a finite time of zero or more")
+    if amount > LONGEST:
+        raise ConfigError(f"{what}: {value!r} is longer than a thousand years")
     return amount
 
 
@@ -39,6 +46,11 @@ def _seconds(value: Duration, what: str) -> float:
 
 def utc(moment: datetime, *, what: str = "run_at") -> datetime:
     """The same instant in UTC; a naive datetime is refused, since it names no instant."""
+    if not isinstance(moment, datetime):
+        raise ConfigError(f"{what}: {moment!r} is not a datetime")
     if moment.tzinfo is None:
         raise ConfigError(f"{what}: {moment!r} has no time zone; use datetime(..., tzinfo=...) or datetime.now(UTC)")
-    return moment.astimezone(UTC)
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(f"{what}: {moment!r} cannot be said in UTC") from None

@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
 from typing import Any, get_origin, get_type_hints, is_typeddict
 
@@ -16,6 +17,8 @@ from .errors import ConfigError, InvalidInput
 
 DEFAULT_LIMIT = 1024 * 1024
 DEEPEST = 200
+MOST_BITS = 14_000
+"""Python reads and writes at most 4300 digits."""
 
 _PATH = re.compile(r" - at `(?:key in )?(\$[^`]*)`$")
 _FIELD = re.compile(r"required field `([^`]+)`")
@@ -28,7 +31,8 @@ def to_json(value: object, *, what: str, limit: int = DEFAULT_LIMIT) -> bytes:
     """The value as JSON that PostgreSQL and SQLite both keep unchanged; anything else is refused with its path."""
     try:
         encoded = _encoder.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        _check_syntax(encoded)  # what claims to be JSON already (msgspec.Raw) is passed through as it is
+    except Exception as error:
         raise _unserialisable(value, error, what) from error
     if len(encoded) > limit:
         raise InvalidInput(
@@ -42,11 +46,12 @@ def to_json(value: object, *, what: str, limit: int = DEFAULT_LIMIT) -> bytes:
 def _hook(value: object) -> object:
     dump = getattr(value, "model_dump", None)  # pydantic, without importing it
     if dump is not None:
-        return dump(mode="json")
+        return dump(mode="json", by_alias=True)
     raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_hook)
+_check_syntax = msgspec.json.Decoder(Raw).decode
 
 
 def _unserialisable(value: object, error: Exception, what: str) -> InvalidInput:
@@ -64,8 +69,12 @@ def _first_problem(value: object, path: str, depth: int) -> tuple[str, str] | No
     if depth > DEEPEST:
         return path[:80] + "…", f"is nested deeper than {DEEPEST} levels"
     match value:
-        case None | bool() | int():
+        case None | bool():
             return None
+        case int():
+            return (path, "has more than 4300 digits") if value.bit_length() > MOST_BITS else None
+        case Raw():
+            return _raw_problem(value, path, depth)
         case str():
             return _text_problem(value, path)
         case float():
@@ -87,7 +96,9 @@ def _items_problem(value: Iterable[object], path: str, depth: int) -> tuple[str,
 
 def _mapping_problem(value: Mapping[Any, Any], path: str, depth: int) -> tuple[str, str] | None:
     for key, item in value.items():
-        where = f"{path}.{key}"
+        if not isinstance(key, str | int | float) and not hasattr(key, "isoformat") and not hasattr(key, "hex"):
+            return path, f"has a key that is a {type(key).__name__}, and JSON has only text"
+        where = f"{path}.{printable(str(key))}"
         if isinstance(key, str) and (found := _text_problem(key, where)):
             return found
         if found := _first_problem(item, where, depth + 1):
@@ -101,14 +112,26 @@ def _text_problem(value: str, path: str) -> tuple[str, str] | None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return ascii(path)[1:-1], "contains a lone surrogate, which is not Unicode text"
+        return path, "contains a lone surrogate, which is not Unicode text"
     return None
+
+
+def printable(text: str) -> str:
+    """The text itself, if it can be shown and stored, or else its escaped form."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _raw_problem(value: Raw, path: str, depth: int) -> tuple[str, str] | None:
+    try:
+        return _first_problem(msgspec.json.decode(value), path, depth + 1)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return path, f"is not JSON: {error}"
 
 
 def _object_problem(value: object, path: str, depth: int) -> tuple[str, str] | None:
     try:
         plain = msgspec.to_builtins(value, enc_hook=_hook)
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:
         return path, f"cannot be stored as JSON: {error}"
     return None if plain is value else _first_problem(plain, path, depth + 1)
 
@@ -136,11 +159,20 @@ def input_type(handler: Callable[..., Any], *, name: str) -> InputType:
     takes_run = bool(parameters) and _is_run(parameters[0], hints)
     if takes_run:
         parameters = parameters[1:]
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        raise ConfigError(f"function {name!r}: a handler cannot take *args; its input is a JSON object")
+    _refuse_unusable(parameters, hints, name)
     if len(parameters) == 1 and _takes_whole(hints.get(parameters[0].name), parameters[0]):
         return _whole_input(hints.get(parameters[0].name, dict[str, Any]), takes_run, name)
     return _keyword_input(parameters, hints, takes_run, name)
+
+
+def _refuse_unusable(parameters: list[inspect.Parameter], hints: Mapping[str, Any], name: str) -> None:
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            raise ConfigError(f"function {name!r}: a handler cannot take *args; its input is a JSON object")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"function {name!r}: {parameter.name!r} cannot be given by name; remove the `/`")
+        if getattr(hints.get(parameter.name), "__ostinato_run__", False):
+            raise ConfigError(f"function {name!r}: the run comes first among the parameters, if the handler wants it")
 
 
 def _hints(handler: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -182,17 +214,18 @@ def _whole_input(annotation: Any, takes_run: bool, name: str) -> InputType:
 def _keyword_input(
     parameters: list[inspect.Parameter], hints: Mapping[str, Any], takes_run: bool, name: str
 ) -> InputType:
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return _open_keywords(takes_run, name)
-    fields = [_field(parameter, hints) for parameter in parameters]
-    struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=True)
-    check, names = _checker(struct, name), tuple(parameter.name for parameter in parameters)
+    named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+    takes_more, names = len(named) < len(parameters), tuple(parameter.name for parameter in named)
+    fields = [_field(parameter, hints) for parameter in named]
+    struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=not takes_more)
+    check = _checker(struct, name)
 
     def keywords(raw: bytes) -> dict[str, Any]:
         value = check(raw)
-        return {name: getattr(value, name) for name in names}
+        more = msgspec.json.decode(raw) if takes_more else {}
+        return {**more, **{name: getattr(value, name) for name in names}}
 
-    return InputType(takes_run, _keyword_call(keywords, takes_run, bool(names)), check, None, _schema(struct))
+    return InputType(takes_run, _keyword_call(keywords, takes_run, bool(parameters)), check, None, _schema(struct))
 
 
 def _keyword_call(keywords: Callable[[bytes], dict[str, Any]], takes_run: bool, any_names: bool) -> Callable[..., Any]:
@@ -203,21 +236,14 @@ def _keyword_call(keywords: Callable[[bytes], dict[str, Any]], takes_run: bool, 
     return lambda handler, run, raw: handler() if raw in ("{}", b"{}") else handler(**keywords(raw))
 
 
-def _open_keywords(takes_run: bool, name: str) -> InputType:
-    check = _checker(dict[str, Any], name)
-    if takes_run:
-        return InputType(True, lambda handler, run, raw: handler(run, **check(raw)), check)
-    return InputType(False, lambda handler, run, raw: handler(**check(raw)), check)
-
-
 def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any, ...]:
     annotation = hints.get(parameter.name, Any)
     if parameter.default is parameter.empty:
         return parameter.name, annotation
     default = parameter.default
-    if isinstance(default, list | dict | set):
-        return parameter.name, annotation, msgspec.field(default_factory=lambda: type(default)(default))
-    return parameter.name, annotation, default
+    if default is None or isinstance(default, str | int | float | bool):
+        return parameter.name, annotation, default
+    return parameter.name, annotation, msgspec.field(default_factory=lambda: deepcopy(default))
 
 
 def _checker(annotation: Any, name: str) -> Callable[[Any], Any]:
@@ -289,11 +315,8 @@ def _given(kind: InputType, given: tuple[Any, ...], fields: Mapping[str, Any], n
         and issubclass(kind.whole, Struct)
         and set(fields) <= set(kind.whole.__struct_fields__)
     ):
-        return kind.whole(**fields) if _complete(kind.whole, fields) else fields
+        try:
+            return kind.whole(**fields)
+        except TypeError:  # something is missing, and decoding says best what
+            return fields
     return fields
-
-
-def _complete(struct: type[Struct], fields: Mapping[str, Any]) -> bool:
-    """Whether the struct can be built from these attributes; if not, decoding says best what is missing."""
-    required = len(struct.__struct_fields__) - len(struct.__struct_defaults__)
-    return set(struct.__struct_fields__[:required]) <= set(fields)

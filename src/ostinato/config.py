@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,16 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Seconds that ended runs are kept, by state; None keeps them for ever."""
+    """How long ended runs are kept, by state; None keeps them for ever."""
 
-    completed: float | None = 7 * 86400.0
-    failed: float | None = 30 * 86400.0
-    cancelled: float | None = 7 * 86400.0
+    completed: Duration | None = "7d"
+    failed: Duration | None = "30d"
+    cancelled: Duration | None = "7d"
+
+    def seconds(self) -> dict[str, float | None]:
+        """States → seconds."""
+        given = {"completed": self.completed, "failed": self.failed, "cancelled": self.cancelled}
+        return {state: _keep(keep, f"retention of {state}") for state, keep in given.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +90,14 @@ def _refuse_unreadable(url: str) -> None:
         )
 
 
-_PASSWORD_PARAMETER = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
+_PASSWORD_PARAMETER = re.compile(r"((?:^|[?&\s])(?:ssl)?password\s*=\s*)[^&#\s]*")
 _END_OF_PLACES = re.compile(r"[/?#]")
 _PLACE = re.compile(r"(\[[^]]*]|[^][:]*)(:\d+)?$")
 
 
 def changed(settings: Settings, given: Mapping[str, Any]) -> Settings:
     """The settings with those given put in place (None: not given): how flags win over everything else."""
+    _refuse_unknown(given, "flags")
     values = {name: _READERS[name](raw, name) for name, raw in given.items() if raw is not None}
     return _checked(replace(settings, **values))
 
@@ -100,10 +107,18 @@ def settle(given: Mapping[str, Any]) -> Settings:
     project = _project_settings()
     values: dict[str, Any] = {}
     for name, read in _READERS.items():
-        raw = _first(given.get(name), _environment(name), project.get(name.replace("_", "-"), project.get(name)))
+        raw = _first(given.get(name), _environment(name), project.get(name))
         if raw is not None:
             values[name] = read(raw, name)
     return _checked(replace(Settings(), **values))
+
+
+def _refuse_unknown(names: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in _READERS:
+            close = get_close_matches(name, _READERS, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_READERS)}"
+            raise ConfigError(f"{where}: there is no setting {name!r}; {remedy}")
 
 
 def _first(*candidates: Any) -> Any:
@@ -124,9 +139,11 @@ def _project_settings() -> Mapping[str, Any]:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("ostinato", {})
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"pyproject.toml cannot be read: {error}") from error
-    if "database-url" in table:
-        table = {"url": table["database-url"], **table}
-    return table  # type: ignore[no-any-return]
+    named = {key.replace("-", "_"): value for key, value in table.items()}
+    if "database_url" in named:
+        named["url"] = named.pop("database_url")
+    _refuse_unknown(named, "[tool.ostinato] in pyproject.toml")
+    return named
 
 
 def _text(raw: Any, name: str) -> str:
@@ -150,9 +167,9 @@ def _switch(raw: Any, name: str) -> bool:
 
 def _size(raw: Any, name: str) -> int:
     try:
-        return int(raw)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name}={raw!r} must be a number of bytes") from None
+        return _whole(raw, name)
+    except ConfigError:
+        raise ConfigError(f"{name}={raw!r} must be a number of bytes of at least 1") from None
 
 
 def queues_from(raw: Any, name: str = "queues") -> dict[str, Queue]:
@@ -163,7 +180,7 @@ def queues_from(raw: Any, name: str = "queues") -> dict[str, Queue]:
     """
     if isinstance(raw, str):
         pairs = (part.strip().partition(":") for part in raw.split(",") if part.strip())
-        raw = {queue: amount or DEFAULT_CONCURRENCY for queue, _, amount in pairs}
+        raw = {queue.strip(): amount.strip() or DEFAULT_CONCURRENCY for queue, _, amount in pairs}
     if not isinstance(raw, Mapping) or not raw:
         raise ConfigError(f"{name}={raw!r} must name at least one queue, like {{'default': 100}} or 'default:100'")
     return {queue_name(key): _queue(value, key) for key, value in raw.items()}
@@ -188,11 +205,8 @@ def _queue(value: Any, name: str) -> Queue:
 
 
 def _whole(raw: Any, what: str) -> int:
-    try:
-        number = int(raw)
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1:
+    number = int(raw) if isinstance(raw, str) and raw.isdecimal() else raw
+    if type(number) is not int or number < 1:
         raise ConfigError(f"{what} is {raw!r} and must be a whole number of at least 1")
     return number
 
@@ -200,11 +214,11 @@ def _whole(raw: Any, what: str) -> int:
 def retention_from(raw: Any, name: str = "retention") -> Retention:
     """Retention from `{"completed": "7d", "failed": None}`, one duration for all, or `"forever"`."""
     if isinstance(raw, Retention):
-        return raw
+        return Retention(**raw.seconds())
     if isinstance(raw, Mapping):
         if unknown := set(raw) - {"completed", "failed", "cancelled"}:
             raise ConfigError(f"{name}: {sorted(unknown)} cannot be kept; name completed, failed or cancelled")
-        return replace(Retention(), **{state: _keep(value, f"{name} of {state}") for state, value in raw.items()})
+        return retention_from(Retention(**raw))
     keep = _keep(raw, name)
     return Retention(keep, keep, keep)
 

@@ -131,7 +131,7 @@ class Cancel(Exception):
 
     def __init__(self, reason: str = "cancelled by its handler") -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 class Fatal(Exception):

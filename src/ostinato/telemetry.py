@@ -164,8 +164,9 @@ class Telemetry:
 
     def subscribe(self, kind: type[E], listener: Callable[[E], None]) -> Callable[[], None]:
         """Calls `listener` for each event of the kind (`Event`: all) until the returned function is called."""
-        self._listeners.setdefault(kind, []).append(listener)
-        return lambda: self._listeners[kind].remove(listener)
+        listeners = self._listeners.setdefault(kind, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody listens: what happens thirty thousand times a second is not even put into words otherwise."""
@@ -194,7 +195,7 @@ def _log(log: logging.Logger, level: int, name: str, event: Event) -> None:
         level = logging.INFO
     fields = _fields(event)
     summary = " ".join(f"{key}={value}" for key, value in fields.items())
-    log.log(level, "%s %s", name, summary, extra={"ostinato_event": {"event": name, **fields}})
+    log.log(level, "%s %s", name, summary, extra={"ostinato_event": {**fields, "event": name}})
 
 
 def _fields(event: Event) -> dict[str, Any]:
@@ -242,7 +243,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         event = getattr(record, "ostinato_event", None)
-        fields |= event or {"message": record.getMessage()}
+        fields = {**fields, **(event or {"message": record.getMessage()}), **fields}  # ours win, and come first
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json.encode(fields, enc_hook=str).decode()

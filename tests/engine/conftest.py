@@ -13,6 +13,7 @@ import pytest
 
 import ostinato.app
 import ostinato.engine.results
+import ostinato.engine.worker
 from ostinato import App
 from ostinato.config import Settings
 from ostinato.store.ports import Store
@@ -87,8 +88,10 @@ def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait for results poll soon: a wake-up that is lost is the affair of tests of waking alone."""
+    """Those who wait for results poll soon: a wake-up that is lost is the affair of tests of waking alone. And
+    nobody waits long for handlers that do not stop."""
     monkeypatch.setattr(ostinato.engine.results, "POLL", 0.2)
+    monkeypatch.setattr(ostinato.engine.worker, "FORCED_PATIENCE", 0.2)
 
 
 @pytest.fixture
@@ -96,7 +99,7 @@ def make_app(database: Database) -> MakeApp:
     """Makes apps on the test's database, that nobody has opened."""
 
     def make(**settings: Any) -> App:
-        return App(database.url, **{"poll": "200ms", **settings})
+        return App(database.url, **{"poll": "200ms", "shutdown_grace": "500ms", **settings})
 
     return make
 

@@ -66,6 +66,16 @@ async def database(make_database: Make) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    """The same on SQLite alone, for what only that has to get right."""
+    file = SqliteDatabase(f"sqlite:///{tmp_path}/radio.db")
+    await file.open()
+    await file.store.declare([DECLARED], [])
+    yield file
+    await file.close()
+
+
+@pytest.fixture
 def store(database: Database) -> Store:
     return database.store
 

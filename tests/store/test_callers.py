@@ -10,11 +10,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from ostinato.errors import ConfigError, TransactionMisused, UnknownFunction
+from ostinato.errors import ConfigError, StoreUnavailable, TransactionMisused, UnknownFunction
 from ostinato.integrations.connections import caller_of
 from ostinato.model.run import State
 from tests.store.databases import Database, only_postgres, only_sqlite
-from tests.store.samples import a_claimed_run, a_run, accepted, completed, given_back, states
+from tests.store.samples import a_claimed_run, a_run, accepted, completed, given_back, runs, states
 
 
 async def run_sql(connection: Any, sql: str) -> None:
@@ -140,6 +140,33 @@ async def test_a_connection_to_another_file_is_refused(database: Database, tmp_p
             connection.execute("begin")
             with pytest.raises(ConfigError, match=r"conn= is a connection to .*, but the app's database is"):
                 await database.store.apply_on(caller_of(connection), [a_run()])
+
+
+@only_sqlite
+async def test_a_transaction_that_has_read_first_is_told_how_to_write(database: Database):
+    """After somebody else's commit SQLite refuses it to write, at once; the remedy is in the error."""
+    with closing(sqlite3.connect(database.url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("begin")
+        connection.execute("select count(*) from ostinato_runs").fetchall()
+        await accepted(database.store, a_run())
+
+        with pytest.raises(StoreUnavailable, match="use `begin immediate`"):
+            await database.store.apply_on(caller_of(connection), [a_run()])
+
+
+@only_sqlite
+async def test_a_connection_in_the_middle_of_reading_is_fine(database: Database):
+    """Several enqueues go through one connection, also while one of its queries is half read."""
+    await accepted(database.store, *runs(10))
+    with closing(sqlite3.connect(database.url.removeprefix("sqlite:///"), isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        reading = connection.execute("select id from ostinato_runs")
+        reading.fetchone()
+        for _ in range(3):
+            await database.store.apply_on(caller_of(connection), [a_run()])
+        connection.execute("commit")
+
+    assert await database.count("runs") == 13
 
 
 @only_sqlite

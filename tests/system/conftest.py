@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+
 from ostinato import App
 from ostinato.testing.postgres import PostgresServers, Server
-
 from tests.system.databases import EFFECTS, Database, PostgresDatabase, SqliteDatabase
 from tests.system.gates import Gates
 from tests.system.log import Log

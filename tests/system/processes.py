@@ -39,15 +39,16 @@ class WorkerProcess:
             error.add_note(self.errors.read_text(errors="replace"))
             raise
 
-    async def asleep(self, *, timeout: float = 15.0) -> None:
-        """Until it sleeps for lack of work, able to hear a bell."""
-        await self._log.until(self._sleeps, f"worker {self.pid} asleep", timeout=timeout)
+    async def asleep(self, *, since: float = 0.0, timeout: float = 15.0) -> None:
+        """Until it sleeps for lack of work (again, since a moment), able to hear a bell."""
+        await self._log.until(lambda: self._sleeps(since), f"worker {self.pid} asleep", timeout=timeout)
 
-    def _sleeps(self) -> bool:
-        said = [line["what"] for line in self._log.lines if line["pid"] == self.pid]
-        if self._listens:
-            said = said[said.index("ListeningChanged") :] if "ListeningChanged" in said else []
-        return "QueueAsleep" in said
+    def _sleeps(self, since: float) -> bool:
+        said = [line for line in self._log.lines if line["pid"] == self.pid and line["at"] >= since]
+        listening = self._log.find("ListeningChanged", pid=self.pid, working=True)
+        heard_from = listening[-1]["at"] if listening else 0.0
+        ready = bool(listening) or not self._listens
+        return ready and any(line["what"] == "QueueAsleep" and line["at"] >= heard_from for line in said)
 
     def kill(self) -> None:
         self._process.kill()

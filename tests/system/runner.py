@@ -14,8 +14,8 @@ import threading
 from importlib import import_module
 
 from msgspec import structs
-from ostinato import App, telemetry
 
+from ostinato import App, telemetry
 from tests.system import faults
 from tests.system.log import tell
 

@@ -7,8 +7,8 @@ import time
 from collections import Counter
 
 import pytest
-from ostinato import App
 
+from ostinato import App
 from tests.system.databases import Database, all_ended, assert_one_effect_each, run_row, states
 from tests.system.gates import Gates
 from tests.system.log import Log
@@ -104,9 +104,7 @@ async def test_a_run_that_is_processed_twice_leaves_one_row(
     assert_one_effect_each(database, [7])
 
 
-async def test_a_hundred_items_at_once_are_done_within_five_seconds(
-    app: App, crew: Crew, database: Database, log: Log
-):
+async def test_a_hundred_items_at_once_are_done_within_five_seconds(app: App, crew: Crew, database: Database, log: Log):
     """A hundred callers enqueue at the same moment."""
     worker = await crew.start("items")
     await worker.asleep()

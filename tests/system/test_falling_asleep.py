@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
+
 from ostinato import App
 from ostinato.function import Enqueuer
-
 from tests.system.databases import Database, all_ended, states
 from tests.system.log import Line, Log
 from tests.system.processes import Crew

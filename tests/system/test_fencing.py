@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ostinato import App
-
 from tests.system.apps.stubborn import WAYS
 from tests.system.databases import Database, all_ended, effects, states, until
 from tests.system.gates import Gates

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from ostinato import App
 
+from ostinato import App
 from tests.system.databases import Database, all_ended, assert_one_effect_each, states, until
 from tests.system.processes import Crew, WorkerProcess
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from ostinato import App
 
+from ostinato import App
 from tests.system.databases import Database, all_ended, states
 from tests.system.log import Log
 from tests.system.processes import Crew
@@ -18,9 +18,7 @@ TOGETHER = {"queues": "default:1000", "lease": "1s"}
 
 
 @pytest.mark.parametrize("place", [0, 50, 100], ids=["first", "in the middle", "last"])
-async def test_a_run_that_kills_its_workers_fails_alone(
-    app: App, crew: Crew, database: Database, log: Log, place: int
-):
+async def test_a_run_that_kills_its_workers_fails_alone(app: App, crew: Crew, database: Database, log: Log, place: int):
     """It starts as often as it may, and two hundred runs around it complete, those with a single attempt too."""
     items = [{"item": n} for n in range(HEALTHY)]
     for function in ("heal", "heal_once"):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
-from ostinato import App
 
+from ostinato import App
 from tests.system.databases import Database, all_ended, run_row, states, until
 from tests.system.gates import Gates
 from tests.system.log import Log
@@ -26,7 +25,8 @@ async def test_running_handlers_finish_within_the_grace_period(
     """SIGTERM drains: what runs may finish, and nothing new is begun."""
     worker = await crew.start("stopping", shutdown_grace=LONG)
     begun = await app.enqueue("listen", {})
-    await log.heard("listening")
+    [listening] = await log.heard("listening")
+    await worker.asleep(since=listening["at"])
 
     worker.terminate()
     await log.heard("WorkerStopping")
@@ -193,7 +193,7 @@ async def test_a_handler_that_holds_the_event_loop_past_its_timeout_ends_its_pro
 
     assert await blocked.exit_code() == EXIT_OF_A_BLOCKED_PROCESS
 
-    await log.heard("blocking", pid=other.pid, attempt=2)
+    await log.heard("blocking", pid=other.pid, lease_no=2)
     await until(lambda: run_row(database, handle.id, "state"), ("completed",))
 
 
@@ -203,5 +203,5 @@ async def test_a_timeout_at_the_moment_of_failing_loses_no_run(app: App, crew: C
 
     await app.enqueue_many("fail_in_time", [{"delay": 0.29 + 0.0001 * n} for n in range(300)])
 
-    await all_ended(database)
+    await all_ended(database, timeout=8)
     assert states(database) == {"failed": 300}

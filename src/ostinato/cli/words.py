@@ -22,11 +22,11 @@ COLOURS = {
 _STEPS = ((60.0, "s", 1.0), (3600.0, "min", 60.0), (86400.0, "h", 3600.0), (float("inf"), "d", 86400.0))
 
 
-def span(seconds: float) -> str:
-    """How long, in two figures or so.
+def span(seconds: float, *, units: int = 2) -> str:
+    """How long, in its largest units.
 
-    >>> span(0.0421), span(61), span(90000)
-    ('42 ms', '1 min 1 s', '1 d 1 h')
+    >>> span(0.0421), span(61), span(61, units=1), span(90000)
+    ('42 ms', '1 min 1 s', '1 min', '1 d 1 h')
     """
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
@@ -35,7 +35,7 @@ def span(seconds: float) -> str:
     place = next(place for place, (below, _, _) in enumerate(_STEPS) if seconds < below)
     _, unit, size = _STEPS[place]
     whole, rest = divmod(seconds, size)
-    if place and (less := int(rest / _STEPS[place - 1][2])):
+    if units > 1 and place and (less := int(rest / _STEPS[place - 1][2])):
         return f"{whole:.0f} {unit} {less} {_STEPS[place - 1][1]}"
     return f"{whole:.0f} {unit}"
 
@@ -45,7 +45,7 @@ def ago(moment: datetime, now: datetime | None = None) -> str:
     distance = ((now or datetime.now(UTC)) - moment).total_seconds()
     if abs(distance) < 1:
         return "now"
-    return f"{span(distance)} ago" if distance > 0 else f"in {span(-distance)}"
+    return f"{span(distance, units=1)} ago" if distance > 0 else f"in {span(-distance, units=1)}"
 
 
 def moment(at: datetime | None, now: datetime | None = None) -> str:

@@ -53,7 +53,7 @@ NO_OPTIONS = EnqueueOptions()
 class Door:
     def __init__(self, registry: Registry, *, input_limit: int) -> None:
         self._registry = registry
-        self._limit = input_limit
+        self.input_limit = input_limit
 
     def one(
         self, name: str, given: tuple[Any, ...], fields: Mapping[str, Any], options: EnqueueOptions, *, invoked_by: str
@@ -81,11 +81,11 @@ class Door:
         self, spec: FunctionSpec | None, name: str, given: tuple[Any, ...], fields: Mapping[str, Any]
     ) -> bytes:
         if spec is not None:
-            return encode_input(spec.input, given, fields, name=name, limit=self._limit)
+            return encode_input(spec.input, given, fields, name=name, limit=self.input_limit)
         value = given[0] if given else fields
         if not isinstance(value, Mapping):
             raise InvalidInput(f"input of {name!r} must be an object, like {{'id': 1}}, and is {type(value).__name__}")
-        return to_json(value, what=f"input of {name!r}", limit=self._limit)
+        return to_json(value, what=f"input of {name!r}", limit=self.input_limit)
 
 
 def invoked_by(default: str = "api") -> str:
@@ -121,7 +121,7 @@ def _queue(options: EnqueueOptions, spec: FunctionSpec | None) -> str | None:
 
 def _priority(options: EnqueueOptions, spec: FunctionSpec | None) -> int:
     priority = options.priority if options.priority is not None else spec.priority if spec else 0
-    if priority not in PRIORITIES:
+    if type(priority) is not int or priority not in PRIORITIES:
         raise InvalidOption(f"priority={priority!r} must be a whole number of seconds from -600 to 600")
     return priority
 
@@ -141,7 +141,7 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
         if options.unique != "active":
             raise InvalidOption(f"unique={options.unique!r} needs key=")
         return {}
-    if not 0 < len(options.key) <= LONGEST_KEY or "\x00" in options.key:
+    if not _is_storable(options.key) or not 0 < len(options.key) <= LONGEST_KEY:
         raise InvalidOption(f"key={options.key!r} must be text of 1 to {LONGEST_KEY} characters without NUL")
     match options.unique:
         case "active" | "failed":
@@ -150,6 +150,14 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
             return {"key": options.key, "unique": "until"}
         case period:
             return {"key": options.key, "unique": "until", "unique_for": _period(period)}
+
+
+def _is_storable(text: object) -> bool:
+    """Whether it is text that both databases keep."""
+    try:
+        return isinstance(text, str) and "\x00" not in text and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _period(period: Duration) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Raw
@@ -73,8 +74,9 @@ class Executor:
         except Exception as error:
             return failure(error)
         finally:
+            active.finishing = True  # it has ended: a stop that comes now must not cut short what follows
             if active.run is not None:
-                await shielded(active.run.close())
+                await _undo(active.run)
 
     # --- calling the handler
 
@@ -177,6 +179,12 @@ class Executor:
 
     async def _fence(self, active: Active) -> Fence | None:
         return (await self._tools.store.fences([active.claimed.id])).get(active.claimed.id)
+
+
+async def _undo(run: Run) -> None:
+    """Ends the transaction that a handler left open; if that fails, its connection is gone, and it with it."""
+    with suppress(Exception):
+        await shielded(run.close())
 
 
 def _is_ours(fence: Fence | None, active: Active) -> bool:

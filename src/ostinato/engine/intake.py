@@ -94,6 +94,11 @@ class Intake(Service):
     def room_may_be(self) -> None:
         self._room.set()
 
+    def suspects_may_be(self) -> None:
+        """Runs of dead workers were given back: looking for them is not put off."""
+        self._suspects_looked_for = 0.0
+        self.wake()
+
     @property
     def _free(self) -> int:
         if self._owner.unsettled() > UNSETTLED_FACTOR * self.concurrency:
@@ -174,8 +179,8 @@ class Intake(Service):
 
     async def _fall_asleep(self, owner: str) -> float:
         quiet = await self._wakeups.arm(self._topic)
-        if (free := self._free) > 0 and await self._claim(free, owner, START):
-            return AT_ONCE
+        if (free := self._free) <= 0 or await self._claim(free, owner, START):
+            return AT_ONCE  # without room it cannot look, and without this last look it must not sleep
         if self._wakeups.working and not quiet:
             self._impatience = min(self._impatience + 1, LEAST_PATIENCE)
             return BRISK_POLL * self._impatience

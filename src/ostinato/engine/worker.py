@@ -123,7 +123,7 @@ class Worker:
             )
             for name, queue in settings.queues.items()
         }
-        self._rescuer = Rescuer(store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._wakeups.ring)
+        self._rescuer = Rescuer(store=store, telemetry=telemetry, lease=settings.lease, on_rescued=self._rescued)
         self._scheduler = Scheduler(
             list(settings.queues), store=store, telemetry=telemetry, on_released=self._wakeups.ring
         )
@@ -249,6 +249,8 @@ class Worker:
             self._nothing_running.set()
 
     async def _committed(self, batch: Sequence[Settlement], committed: Committed) -> None:
+        for intake in self._intakes.values():
+            intake.room_may_be()  # it may have waited for the settlements to catch up
         refused = [settlement for settlement in batch if settlement.active.claimed.id in committed.refused]
         if refused:
             await self._explain(refused)
@@ -343,6 +345,10 @@ class Worker:
         self._telemetry.announce(happened.LeaseLost(worker=worker, why=why))
         for active in list(self._running.values()):
             active.ask_to_stop(Stop.LEASE_LOST)
+
+    def _rescued(self, queue: str) -> None:
+        if (intake := self._intakes.get(queue)) is not None:
+            intake.suspects_may_be()
 
 
 class Canceller(Service):

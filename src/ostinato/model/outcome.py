@@ -83,7 +83,7 @@ def failure(error: BaseException) -> Failed | Cancelled | Interrupted:
     """The outcome an exception stands for."""
     match error:
         case Cancel():
-            return Cancelled(error.reason)
+            return Cancelled(_message(error))
         case StoreUnavailable():
             return Interrupted(_message(error))
         case RetryAfter():
@@ -95,11 +95,17 @@ def failure(error: BaseException) -> Failed | Cancelled | Interrupted:
 
 
 def _message(error: BaseException) -> str:
-    return portable(str(error) or type(error).__name__)[:MESSAGE_LIMIT]
+    try:
+        return portable(str(error) or type(error).__name__)[:MESSAGE_LIMIT]
+    except Exception:  # a broken __str__ is no reason to lose the settlement
+        return f"{type(error).__name__} (which cannot be printed)"
 
 
 def _traceback(error: BaseException) -> str:
-    return portable("".join(traceback.format_exception(error)))[-TRACEBACK_LIMIT:]
+    try:
+        return portable("".join(traceback.format_exception(error)))[-TRACEBACK_LIMIT:]
+    except Exception:
+        return "".join(traceback.format_tb(error.__traceback__))[-TRACEBACK_LIMIT:]
 
 
 def portable(text: str) -> str:

@@ -50,10 +50,13 @@ class Retry:
         jitter: float = 0.25,
     ) -> Retry:
         """Delays that grow by `factor`, each spread by `jitter` so that failures do not return in step."""
-        if retries < 0 or factor < 1:
+        if retries < 0 or not factor >= 1:
             raise ConfigError(f"Retry.exponential: retries={retries!r} and factor={factor!r} must be ≥ 0 and ≥ 1")
         start, ceiling = seconds(first, what="first"), seconds(longest, what="longest")
-        return cls(*(min(start * factor**n, ceiling) for n in range(retries)), jitter=jitter)
+        delays = [min(start, ceiling)]
+        while len(delays) < retries:
+            delays.append(min(delays[-1] * factor, ceiling))
+        return cls(*delays[:retries], jitter=jitter)
 
     @classmethod
     def none(cls) -> Retry:
@@ -62,12 +65,12 @@ class Retry:
 
     def on(self, kind: Failure, *delays: Duration) -> Retry:
         """The same policy with a table of its own for one kind of exception."""
-        rule = Rule(kind, tuple(seconds(delay, what="Retry.on") for delay in delays))
+        rule = Rule(_exception_class(kind), tuple(seconds(delay, what="Retry.on") for delay in delays))
         return replace_rules(self, (rule, *self.rules))
 
     def never(self, *kinds: Failure) -> Retry:
         """The same policy, with these exceptions failing at once."""
-        return replace_rules(self, (*(Rule(kind, ()) for kind in kinds), *self.rules))
+        return replace_rules(self, (*(Rule(_exception_class(kind), ()) for kind in kinds), *self.rules))
 
     @property
     def attempts(self) -> int:
@@ -87,6 +90,12 @@ class Retry:
             if isinstance(error, rule.kind):
                 return rule.delays
         return self.delays
+
+
+def _exception_class(kind: object) -> Failure:
+    if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+        raise ConfigError(f"Retry: {kind!r} is not a class of exceptions")
+    return kind
 
 
 def replace_rules(policy: Retry, rules: tuple[Rule, ...]) -> Retry:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ostinato import App, Run
-
 from tests.system.gates import passed
 from tests.system.log import tell
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 
 from ostinato import App, Retry, Run
-
 from tests.system.log import tell
 
 app = App()

@@ -6,7 +6,6 @@ import asyncio
 import time
 
 from ostinato import App, Retry, Run
-
 from tests.system.gates import passed, passed_blocking
 from tests.system.log import tell
 
@@ -47,8 +46,8 @@ def ignore_everything(run: Run) -> str:
 @app.function(retry=Retry("0s"), timeout="500ms")
 async def block(run: Run) -> str:
     """Holds the event loop at its first start, so that nothing in its process can end it."""
-    tell("blocking", run=run.id, attempt=run.attempt)
-    if run.attempt == 1:
+    tell("blocking", run=run.id, lease_no=run.lease_no)
+    if run.lease_no == 1:
         passed_blocking("never")
     return "finished"
 

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 
 from ostinato import App, Run
-
 from tests.system.apps.items import LEAVE_A_ROW
 from tests.system.gates import passed
 from tests.system.log import tell

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -46,7 +45,7 @@ def run_rows(story: Story, crew: Crew, room: int) -> Table:
     made.add_column(ratio=3)
     made.add_column(no_wrap=True, justify="right", width=3)
     made.add_column(no_wrap=True, justify="right", width=6)
-    for run in chosen(story.runs, room):
+    for run in _chosen(story, room):
         duration = took(run, now)
         made.add_row(
             _state(run, now),
@@ -58,14 +57,16 @@ def run_rows(story: Story, crew: Crew, room: int) -> Table:
     return made
 
 
-def chosen(runs: Sequence[RunView], room: int) -> list[RunView]:
-    """Some of each kind: half of the room for what has ended, the rest for what goes on and what will."""
+def _chosen(story: Story, room: int) -> list[RunView]:
+    """Some of each kind: a third of the room at least for what has ended, the rest for what goes on and what will."""
+    runs = story.runs
     running = sorted((run for run in runs if run.state is State.RUNNING), key=lambda run: run.claimed_at or run.run_at)
+    rescued = [run for run in runs if run.state is State.READY and story.rescued(run.id)]
     held = sorted((run for run in runs if run.state is State.HELD), key=lambda run: run.run_at)
     ended = sorted((run for run in runs if run.ended_at), key=lambda run: run.ended_at or run.run_at, reverse=True)
-    some_held = held[: max(2, room // 5)]
-    some_running = running[: max(1, room - len(some_held) - max(2, room // 3))]
-    return [*some_running, *some_held, *ended][:room]
+    waiting = [*rescued, *held][: max(2, room // 5)]
+    going = running[: max(1, room - len(waiting) - max(2, room // 3))]
+    return [*going, *waiting, *ended][:room]
 
 
 def _state(run: RunView, now: datetime) -> Text:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from ...errors import OstinatoError
 from ...ids import new_id
@@ -39,7 +40,8 @@ class PostgresListener:
         self._blocks, self._send_probe = blocks, probe
         self._connection: Connection | None = None
         self._busy = asyncio.Lock()
-        self._armed: dict[str, list[str]] = {}
+        self._armed: dict[str, str | None] = {}
+        """Topics → the transaction below which all must have ended; None once they have."""
         self._probed: asyncio.Future[None] | None = None
         self._token = ""
         self._lost = asyncio.Event()
@@ -58,29 +60,36 @@ class PostgresListener:
     # --- topics
 
     async def arm(self, topic: str) -> bool:
-        if not self.working:
+        connection = self._connection
+        if not self.working or connection is None:
             return False
         try:
             if topic not in self._armed:
-                self._armed[topic] = await self._ask("arm", topic)
-            elif self._armed[topic] and not await self._ask("still_open", self._armed[topic]):
-                self._armed[topic] = []
+                awaited = await self._ask("arm", topic)
+            else:
+                awaited = self._armed[topic]
+                if awaited is not None and not await self._ask("still_open", awaited):
+                    awaited = None
         except (OstinatoError, TimeoutError):
             self._lost.set()
             return False
-        return not self._armed.get(topic, ["lost"])
+        if connection is not self._connection:
+            return False
+        self._armed[topic] = awaited
+        return awaited is None
 
     async def disarm(self, topic: str) -> None:
-        if self._armed.pop(topic, None) is not None:
+        if topic in self._armed:
+            del self._armed[topic]
             with contextlib.suppress(OstinatoError, TimeoutError):
                 await self._ask("disarm", topic)
 
-    async def _ask(self, block: str, argument: object) -> list[str]:
+    async def _ask(self, block: str, argument: str) -> Any:
         async with self._busy:
             with translated():
                 if self._connection is None:
                     raise ConnectionError("the listener is not connected")
-                return await self._connection.fetchval(self._blocks[block].text, argument, timeout=_ANSWER)  # type: ignore[no-any-return]
+                return await self._connection.fetchval(self._blocks[block].text, argument, timeout=_ANSWER)
 
     # --- the connection
 
@@ -119,7 +128,7 @@ class PostgresListener:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._lost.wait(), _HEARTBEAT)
                 return
-            await self._ask("still_open", [])
+            await self._ask("still_open", "0")
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

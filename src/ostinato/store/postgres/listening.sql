@@ -7,10 +7,8 @@ select ostinato.arm(:topic)
 select ostinato.disarm(:topic)
 
 -- name: still_open
--- Whether any of these transactions has not ended yet.
-select exists (
-    select 1 from unnest(:xids::text[]) as open (xid)
-    where not pg_visible_in_snapshot(open.xid::xid8, pg_current_snapshot()))
+-- Whether any transaction below this one has not ended yet.
+select pg_snapshot_xmin(pg_current_snapshot()) < :xid::text::xid8
 
 -- name: probe
 select pg_notify('$channel', 'p:' || :token::text)

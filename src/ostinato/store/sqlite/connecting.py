@@ -63,8 +63,14 @@ def _prepare(connection: sqlite3.Connection, path: str, synchronous: str) -> Non
     connection.execute("pragma temp_store = memory")
 
 
-def know_the_clock(connection: sqlite3.Connection, clock: Clock) -> None:
-    connection.create_function("ostinato_now", 0, clock)
+def know_the_clock(connection: sqlite3.Connection, clock: Clock, *, unless_known: bool = False) -> None:
+    """Makes ostinato_now(). It cannot be made again while a statement of the connection is under way."""
+    try:
+        known = unless_known and connection.execute("select ostinato_now()")
+    except sqlite3.OperationalError:
+        known = False
+    if not known:
+        connection.create_function("ostinato_now", 0, clock)
 
 
 def begin(connection: sqlite3.Connection, patience: float) -> None:

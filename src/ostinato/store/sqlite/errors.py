@@ -38,6 +38,8 @@ def translated(path: str, *, tables: str) -> Iterator[None]:
 
 def _translate(error: sqlite3.Error, path: str, tables: str) -> OstinatoError | None:
     code = _primary_code(error)
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailable(f"{path} was changed after this transaction had read; use `begin immediate` to write")
     if code in _BUSY:
         return StoreUnavailable(f"{path} has been locked by another writer for too long: {error}")
     if code in _OUT_OF_REACH:

@@ -36,6 +36,7 @@ from .writer import Writer
 T = TypeVar("T")
 
 _READERS = 3
+_READ_CACHE_KIB = 2_000
 _READ_PATIENCE_MS = 5000
 
 
@@ -91,7 +92,7 @@ class SqliteStore(FlowStore):
     async def keeper(self) -> AsyncIterator[Leases]:
         """A writer of its own: it takes turns with the other, and waits for none of what is queued there."""
         keeper = SqliteStore(
-            self.url,
+            self.path,
             schema=self.schema,
             synchronous=self._synchronous,
             patience=self._patience,
@@ -113,6 +114,7 @@ class SqliteStore(FlowStore):
     def _connect_to_read(self) -> sqlite3.Connection:
         connection = self._connect()
         connection.execute("pragma query_only = on")
+        connection.execute(f"pragma cache_size = -{_READ_CACHE_KIB}")
         connection.execute(f"pragma busy_timeout = {_READ_PATIENCE_MS}")
         return connection
 
@@ -188,7 +190,7 @@ class SqliteStore(FlowStore):
             raise ConfigError(
                 f"conn= is a connection to {file or 'a database in memory'}, but the app's database is {self.path}"
             )
-        know_the_clock(connection, self._now)
+        know_the_clock(connection, self._now, unless_known=True)
 
     # --- wake-ups
 

@@ -43,7 +43,7 @@ class SqliteTransaction:
 
     def __init__(self, store: SqliteStore, loan: Loan) -> None:
         self._store, self._loan = store, loan
-        self._outer = _current.get()
+        self._outer = _innermost()
 
     async def start(self) -> None:
         try:
@@ -90,6 +90,16 @@ class SqliteTransaction:
         """Whether this one, or one around it, holds the store's write lock."""
         mine = self._store is store and self._loan.open
         return mine or (self._outer is not None and self._outer.surrounds(store))
+
+    def innermost_open(self) -> SqliteTransaction | None:
+        """This one, or the next one around it that has not ended."""
+        return self if self._loan.open else self._outer and self._outer.innermost_open()
+
+
+def _innermost() -> SqliteTransaction | None:
+    """The transaction that the running task is inside of. One that has ended may have been forgotten there."""
+    current = _current.get()
+    return current and current.innermost_open()
 
 
 def refuse_inside_transaction(store: SqliteStore) -> None:

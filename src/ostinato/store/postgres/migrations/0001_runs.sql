@@ -126,14 +126,20 @@ begin
     return true;
 end $$;
 
--- Says that the session sleeps on a topic, and answers which transactions were open by then: those may have looked for sleepers
--- before, so their commits come without a signal. The snapshot must be younger than the lock, hence two statements.
-create function ostinato.arm(topic text) returns text[]
+-- Says that the session sleeps on a topic. Transactions that are open by then may have looked for sleepers before, so their commits
+-- come without a signal: the answer is a transaction id below which all must have ended before the sleeper may rest, or null if they
+-- have. A snapshot does not list the youngest open ones (they are at or above its xmax), so an id of our own marks the end.
+create function ostinato.arm(topic text) returns text
     language plpgsql volatile
 as $$
+declare
+    own xid8;
+    oldest_open xid8;
 begin
     perform pg_advisory_lock_shared(hashtext('$channel'), hashtext(topic));
-    return array(select xid::text from pg_snapshot_xip(pg_current_snapshot()) xid);
+    own := pg_current_xact_id();
+    oldest_open := pg_snapshot_xmin(pg_current_snapshot());
+    return case when oldest_open < own then own::text end;
 end $$;
 
 create function ostinato.disarm(topic text) returns void
