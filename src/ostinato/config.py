@@ -36,10 +36,14 @@ class Retention:
     failed: Duration | None = "30d"
     cancelled: Duration | None = "7d"
 
-    def seconds(self) -> dict[str, float | None]:
-        """States → seconds."""
+    def __post_init__(self) -> None:
+        for state in ("completed", "failed", "cancelled"):
+            object.__setattr__(self, state, _keep(getattr(self, state), f"retention of {state}"))
+
+    def limits(self) -> dict[str, float]:
+        """The states that are not kept for ever → seconds."""
         given = {"completed": self.completed, "failed": self.failed, "cancelled": self.cancelled}
-        return {state: _keep(keep, f"retention of {state}") for state, keep in given.items()}
+        return {state: seconds(keep) for state, keep in given.items() if keep is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +218,11 @@ def _whole(raw: Any, what: str) -> int:
 def retention_from(raw: Any, name: str = "retention") -> Retention:
     """Retention from `{"completed": "7d", "failed": None}`, one duration for all, or `"forever"`."""
     if isinstance(raw, Retention):
-        return Retention(**raw.seconds())
+        return raw
     if isinstance(raw, Mapping):
         if unknown := set(raw) - {"completed", "failed", "cancelled"}:
             raise ConfigError(f"{name}: {sorted(unknown)} cannot be kept; name completed, failed or cancelled")
-        return retention_from(Retention(**raw))
+        return Retention(**raw)
     keep = _keep(raw, name)
     return Retention(keep, keep, keep)
 
@@ -244,6 +248,8 @@ _READERS: dict[str, Any] = {
 def _checked(settings: Settings) -> Settings:
     dialect_of(settings.url)
     _refuse_unreadable(settings.url)
+    if settings.listen_url is not None:
+        dialect_of(settings.listen_url)
     if settings.lease < SHORTEST_LEASE:
         raise ConfigError(f"lease={settings.lease}s is shorter than {SHORTEST_LEASE}s: its renewals could not keep up")
     if settings.poll <= 0:

@@ -18,7 +18,7 @@ class Pruner(Service):
     def __init__(self, retention: Retention, *, store: Store, telemetry: Telemetry) -> None:
         super().__init__(telemetry)
         self._store = store
-        self._keep = {state: keep for state, keep in retention.seconds().items() if keep is not None}
+        self._keep = retention.limits()
 
     async def tick(self) -> float:
         full = [state for state, keep in self._keep.items() if await self._prune(state, keep) == BATCH]
