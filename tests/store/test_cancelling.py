@@ -45,6 +45,7 @@ async def test_a_running_run_is_asked_to_stop(store: Store):
 
     assert (await view(store, run)).state == State.RUNNING
     assert (await view(store, run)).cancel_requested
+    assert await store.views.outcomes([run.id]) == {}
     assert [run.id] == await store.cancelled_of(worker)
     assert await store.cancelled_of(await a_worker(store)) == []
 

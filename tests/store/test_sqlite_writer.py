@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from typing import Any
 
@@ -74,15 +75,25 @@ async def test_different_errands_share_a_commit(file: SqliteDatabase, begun: lis
 
 async def test_a_failing_errand_fails_alone(file: SqliteDatabase):
     """One that is refused, among others in the same commit, hurts nobody and leaves nothing."""
-    store = file.store
-    good, bad, other = a_run(), [a_run(key="k"), a_run(function="mxi")], a_run()
+    store, good, bad, other = file.store, a_run(), [a_run(key="k"), a_run(function="mxi")], a_run()
 
     answers = await together(store, store.commit([good]), store.commit(bad), store.commit([other]))
 
-    assert [Committed(), Committed()] == [answers[0], answers[2]]
+    assert [answers[0], answers[2]] == [Committed(), Committed()]
     assert isinstance(answers[1], UnknownFunction)
-    assert {good.id, other.id} == await store.views.existing([good.id, other.id, *(run.id for run in bad)])
-    assert 0 == await file.count("keys")
+    assert await store.views.existing([good.id, other.id, *(run.id for run in bad)]) == {good.id, other.id}
+
+
+async def test_what_a_failing_errand_has_written_is_undone(file: SqliteDatabase):
+    """One that fails in the middle leaves nothing of its first half in the commit that it shares."""
+    store, worker, taken = file.store, await a_worker(file.store), await enqueue(file.store)
+    half_good = [a_run(key="k"), a_run(id=taken)]
+
+    answers = await together(store, store.commit(half_good), store.renew(worker, stopping=True))
+
+    assert isinstance(answers[0], sqlite3.IntegrityError)
+    assert answers[1] is True
+    assert await file.count("keys") == 0
 
 
 async def test_a_cap_refuses_the_last_of_a_batch(file: SqliteDatabase):

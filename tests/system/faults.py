@@ -6,12 +6,14 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from ostinato.engine import intake, worker
+from ostinato.engine import intake, rescuer, worker
 from ostinato.engine.service import AT_ONCE
 from ostinato.model.run import START
 from ostinato.store import sql
 from ostinato.store.postgres.listener import PostgresListener
 from ostinato.store.sqlite.listener import SqliteListener
+from tests.system.gates import passed
+from tests.system.log import tell
 
 
 def impatient() -> None:
@@ -75,3 +77,25 @@ def forgets_who_is_writing() -> None:
         return True
 
     PostgresListener.arm = arm_hastily  # type: ignore[method-assign]
+
+
+def never_rescues() -> None:
+    """Leaves the runs of dead workers to others."""
+
+    async def tick(self: rescuer.Rescuer) -> float:
+        return 3600.0
+
+    rescuer.Rescuer.tick = tick  # type: ignore[method-assign]
+
+
+def hesitates_to_sleep() -> None:
+    """Waits at a gate before it asks to be woken for the first time."""
+    arm = PostgresListener.arm
+
+    async def arm_hesitantly(self: PostgresListener, topic: str) -> bool:
+        if self.working:
+            tell("hesitating", topic=topic)
+            await passed("sleep")
+        return await arm(self, topic)
+
+    PostgresListener.arm = arm_hesitantly  # type: ignore[method-assign]

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 TOLD = (
     "WorkerStarted WorkerStopping WorkerStopped WorkerBuried LeaseLost RunRescued RunFailed StaleWriteRefused "
-    "QueueAsleep ListeningChanged StoreTroubled"
+    "QueueAsleep QueueScanned ListeningChanged StoreTroubled"
 )
 
 
@@ -72,7 +72,7 @@ class WorkerProcess:
     async def exit_code(self, *, timeout: float = 15.0) -> int:
         """Waits for its end."""
         async with asyncio.timeout(timeout):
-            while (code := self._process.poll()) is None:
+            while (code := self._process.poll()) is None:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.005)
         return code
 

@@ -73,10 +73,10 @@ async def test_a_killed_worker_is_replaced_within_its_lease_and_two_seconds(
     handle = await app.enqueue("hold", {"item": 1})
     await log.heard("holding", pid=victim.pid)
     heir = await crew.start("items", lease="1s")
-    gates.open("go")
     killed = time.monotonic()
 
     victim.kill()
+    gates.open("go")
 
     [again] = await log.heard("holding", pid=heir.pid)
     assert again["at"] - killed < LEASE + 2.0
@@ -92,8 +92,8 @@ async def test_a_run_that_is_processed_twice_leaves_one_row(
     keyed = {"key": "item 7", "unique": "forever"}
     handle = await app.enqueue("write_and_hold", {"item": 7}, **keyed)
     await log.heard("written", pid=victim.pid)
-    gates.open("go")
     victim.kill()
+    gates.open("go")
 
     await crew.start("items", lease="1s")
     await handle.result(timeout=10)

@@ -93,7 +93,7 @@ async def test_a_second_signal_gives_everything_back_now(app: App, crew: Crew, d
 
 
 async def test_signals_among_claims_lose_no_run(app: App, crew: Crew, database: Database, log: Log):
-    """Workers are stopped as they claim: what they claimed and did not begin is given back, and none counts as failed."""
+    """Workers are stopped as they claim: what they have claimed and not begun is given back, and none fails."""
     await app.enqueue_many("quick_once", [{}] * 400, queue="default")
 
     for _ in range(8):

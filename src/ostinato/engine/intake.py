@@ -75,6 +75,8 @@ class Intake(Service):
         self._impatience = 0
         self._suspect: str | None = None
         self._suspects_looked_for = 0.0
+        self._put_off = False
+        """Whether suspects were not looked for, since they had been a moment before."""
 
     @property
     def name(self) -> str:
@@ -159,7 +161,8 @@ class Intake(Service):
     async def _look_for_a_suspect(self, owner: str, *, patience: float) -> None:
         """One at a time: if it takes this worker down again, it takes no other suspect with it."""
         now = time.monotonic()
-        if self._suspect is not None or self._free <= 0 or now - self._suspects_looked_for < patience:
+        self._put_off = now - self._suspects_looked_for < patience
+        if self._suspect is not None or self._free <= 0 or self._put_off:
             return
         self._suspects_looked_for = now
         if (suspect := await self._store.claim_suspect(self.queue, worker=owner)) is not None:
@@ -193,9 +196,16 @@ class Intake(Service):
         if self.telemetry.wants(QueueAsleep):
             self.telemetry.announce(QueueAsleep(queue=self.queue))
         began = time.monotonic()
-        await self.pause(self._wakeups.poll_interval(self._poll))
+        await self.pause(self._longest_sleep())
         self._slept = time.monotonic() - began
         self._brisk_pause = BRISK_POLL
+
+    def _longest_sleep(self) -> float:
+        """Until the poll; until suspects may be looked for again, if that was put off: the bell may have been for one."""
+        poll = self._wakeups.poll_interval(self._poll)
+        if not self._put_off:
+            return poll
+        return max(0.0, min(poll, self._suspects_looked_for + FULL_SCAN_EVERY - time.monotonic()))
 
     async def stop(self) -> None:
         self.stopping = True

@@ -327,6 +327,7 @@ class Worker:
         self.id = worker
         for intake in self._intakes.values():
             intake.room_may_be()
+            intake.wake()  # under the name before, it may have looked in vain
         self._telemetry.announce(
             happened.WorkerStarted(
                 worker=worker, queues={name: queue.concurrency for name, queue in self._settings.queues.items()}

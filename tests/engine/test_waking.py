@@ -1,0 +1,118 @@
+"""Wake-ups and polls: notifications are only hints."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+import ostinato.app
+from ostinato import App
+from ostinato.store.postgres.listener import PostgresListener
+from ostinato.telemetry import NotificationReceived, QueueAsleep, QueueScanned, RunCompleted
+from ostinato.testing.probe import Probe
+from tests.engine.conftest import MakeApp
+from tests.engine.databases import Database
+
+
+async def test_without_notifications_work_is_found_by_polling(make_app: MakeApp):
+    """Within the poll interval."""
+    async with make_app(notify=False, poll="50ms") as app:
+
+        @app.function
+        async def work() -> str:
+            return "done"
+
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                await probe.next(QueueAsleep)
+                handle = await work.enqueue()
+                await probe.next(RunCompleted, run_id=handle.id, timeout=3)
+                assert await handle.result(5) == "done"
+        assert probe.seen(NotificationReceived) == []
+
+
+async def test_a_worker_that_sleeps_is_woken(make_app: MakeApp):
+    """By an enqueue of another app, long before the poll."""
+    async with make_app(poll="30s") as there, make_app() as here:
+
+        @there.function
+        async def work(): ...
+
+        with Probe(there.telemetry) as probe:
+            async with there.worker():
+                await probe.next(QueueAsleep)
+                for _ in range(20):
+                    began = time.monotonic()
+                    handle = await here.enqueue("work")
+                    await probe.next(RunCompleted, run_id=handle.id)
+                    assert time.monotonic() - began < 2
+
+
+async def test_a_worker_that_sleeps_is_woken_for_a_run_that_becomes_due(make_app: MakeApp):
+    """By its own scheduler."""
+    async with make_app(poll="30s") as app:
+
+        @app.function
+        async def work(): ...
+
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                await probe.next(QueueAsleep)
+                handle = await work.options(delay="200ms").enqueue()
+                await probe.next(RunCompleted, run_id=handle.id, timeout=5)
+
+
+async def test_an_idle_worker_is_quiet(make_app: MakeApp):
+    """It sleeps, and does not keep asking."""
+    async with make_app(poll="30s") as app:
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                await probe.next(QueueAsleep)
+                await asyncio.sleep(0.2)  # the listener's first word wakes it once more
+                before = len(probe.seen(QueueScanned))
+                await asyncio.sleep(0.5)
+                assert len(probe.seen(QueueScanned)) - before <= 2
+
+
+async def test_the_youngest_open_transaction_counts_too(postgres_database: Database):
+    """A sleeper may not rest before it has ended: its commit comes without a signal."""
+    store = ostinato.app.make_store(App(postgres_database.url).settings)
+    listening = asyncio.Event()
+    listener = store.listener(lambda signal: listening.set())
+    await listener.start()
+    await listening.wait()
+    try:
+        async with store.begin() as transaction:
+            await transaction.execute("insert into notes (text) values ($1)", "open")
+            assert not await listener.arm("q:default")
+            await transaction.commit()
+        async with asyncio.timeout(5):
+            while not await listener.arm("q:default"):
+                await asyncio.sleep(0)
+    finally:
+        await listener.stop()
+        await store.close()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for of 3.11 may swallow a cancellation")
+async def test_a_listener_can_be_stopped_at_any_moment(postgres_database: Database):
+    """Even when the answer to its probe comes in the same instant."""
+    store = ostinato.app.make_store(App(postgres_database.url).settings)
+    listener = store.listener(lambda signal: None)
+    assert isinstance(listener, PostgresListener)
+    await listener.start()
+    async with asyncio.timeout(5):
+        while listener._probed is None or not listener._probed._callbacks:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+    if not listener._probed.done():
+        listener._probed.set_result(None)
+    stopping = asyncio.create_task(listener.stop())
+    ended, _ = await asyncio.wait([stopping], timeout=2)
+    if not ended and listener._task is not None:
+        listener._task.cancel()
+        await stopping
+    await store.close()
+    assert ended
