@@ -96,7 +96,7 @@ async def test_a_worker_that_lost_its_lease_takes_a_new_identity_and_goes_on(mak
                     await handle.result(5)
 
 
-async def test_effects_of_a_worker_that_lost_its_lease_are_refused(make_app: MakeApp, postgres_database: Database):
+async def test_effects_of_a_worker_that_lost_its_lease_are_refused(postgres_database: Database):
     """Even of a handler that does not stop: the fence holds in its transaction."""
     rescued, go = asyncio.Event(), asyncio.Event()
     async with App(postgres_database.url, lease="1s", poll="200ms", shutdown_grace="1s") as app:
@@ -180,10 +180,8 @@ async def test_a_claim_that_comes_back_after_the_lease_is_gone_costs_no_slot(
                 monkeypatch.setattr(store, "claim", claim_and_lose)
                 handles = await work.enqueue_many([{}] * 6)
                 for handle in handles:
-                    await handle.result(10)
-                barrier = asyncio.Barrier(2)
+                    await handle.result(4)
                 assert worker._intakes["default"]._running == 0
-                assert barrier.n_waiting == 0
         assert await states(app) == {"completed": 6}
 
 

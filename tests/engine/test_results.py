@@ -94,7 +94,7 @@ async def test_nobody_waits_for_a_run_that_does_not_exist(app: App):
     """It is said at once, with or without a time limit."""
     for timeout in (0.2, None):
         with pytest.raises(UnknownRun, match="no run has the id 'nope'"):
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(1):
                 await app.runs.handle("nope").result(timeout)
 
 

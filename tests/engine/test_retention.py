@@ -46,11 +46,8 @@ async def test_what_was_kept_long_enough_is_removed_in_batches_by_state(
         with Probe(app.telemetry) as probe:
             async with app.worker():
                 pruned = [await probe.next(RunsPruned) for _ in range(3)]
-        assert [(event.state, event.count) for event in pruned] == [
-            ("completed", 10),
-            ("completed", 10),
-            ("completed", 5),
-        ]
+        assert {event.state for event in pruned} == {"completed"}
+        assert [event.count for event in pruned] == [10, 10, 5]
         assert await states(app) == {"failed": 25, "cancelled": 25, "held": 2, "ready": 2}
     assert database.query("select count(*) from ostinato_attempts") == [(25,)]
 

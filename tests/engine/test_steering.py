@@ -161,7 +161,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_outlive_its_time
         await handle.cancel()
         try:
             with pytest.raises(RunCancelled):
-                await handle.result(3)
+                await handle.result(1.5)
         finally:
             go.set()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ostinato import App, ConfigError, Fatal, Retry, Run, RunFailed
+from ostinato.model.run import START
 from ostinato.store.ports import Store
 from ostinato.telemetry import RunClaimed, RunCompleted, WorkerStarted
 from ostinato.testing.probe import Probe
@@ -232,8 +233,6 @@ async def orphans(app: App, name: str, count: int) -> list[str]:
     store = await store_of(app)
     await store.register("01DEAD", name="dead", queues={"default": 1}, lease=30.0)
     handles = await app.enqueue_many(name, [{}] * count)
-    from ostinato.model.run import START
-
     claimed = await store.claim("default", count, worker="01DEAD", mark=START)
     assert len(claimed) == count
     await store.retire("01DEAD")
@@ -408,8 +407,7 @@ def test_an_app_works_in_several_event_loops_at_once(make_app: MakeApp):
 
     async def enqueue() -> None:
         async with app:
-            for _ in range(10):
-                made.append((await work.enqueue()).id)
+            made.extend([(await work.enqueue()).id for _ in range(10)])
 
     threads = [threading.Thread(target=lambda: asyncio.run(enqueue())) for _ in range(3)]
     for thread in threads:
@@ -552,3 +550,45 @@ async def test_what_goes_around_handlers_is_async_or_refused_when_declared(app: 
     declare: Any = getattr(app, kind)
     with pytest.raises(ConfigError, match="async"):
         declare(plain)
+
+
+# --- looking
+
+
+async def test_runs_are_listed_newest_first_and_in_pages(app: App):
+    """By function, queue and state."""
+
+    @app.function
+    async def one(): ...
+
+    @app.function(queue="other")
+    async def two(): ...
+
+    ids = [handle.id for handle in await one.enqueue_many([{}] * 5)]
+    (held,) = await two.options(delay="1h").enqueue_many([{}])
+    assert [view.id for view in await app.runs.list(function="one")] == ids[::-1]
+    page = await app.runs.list(function="one", limit=2)
+    assert [view.id for view in page] == [ids[4], ids[3]]
+    following = await app.runs.list(function="one", limit=2, before=page[-1].id)
+    assert [view.id for view in following] == [ids[2], ids[1]]
+    assert [view.id for view in await app.runs.list(queue="other")] == [held.id]
+    assert [view.id for view in await app.runs.list(state="held")] == [held.id]
+
+
+async def test_a_runs_log_carries_the_run(app: App, caplog: pytest.LogCaptureFixture):
+    """So that its lines can be found by its id."""
+
+    @app.function
+    async def work(run: Run):
+        run.log.info("looking at %s", "album 1", extra={"mine": 1})
+
+    caplog.set_level("INFO", "ostinato.run")
+    async with app.worker():
+        handle = await work.enqueue()
+        await handle.result(5)
+    (record,) = [record for record in caplog.records if record.name == "ostinato.run"]
+    assert record.getMessage() == "looking at album 1"
+    fields = record.__dict__["ostinato_event"]
+    assert (fields["job_id"], fields["job_type"], fields["attempt"]) == (handle.id, "work", 1)
+    assert fields["message"] == "looking at album 1"
+    assert record.__dict__["mine"] == 1

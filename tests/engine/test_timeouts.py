@@ -85,7 +85,7 @@ async def test_a_timeout_of_next_to_nothing_is_a_timeout(app: App):
 
     async with app.worker():
         with pytest.raises(RunFailed, match="timeout"):
-            await (await slow.options(timeout=1e-9).enqueue()).result(3)
+            await (await slow.options(timeout=1e-9).enqueue()).result(1)
 
 
 async def test_a_handlers_own_timeouts_are_its_own(app: App):
@@ -148,9 +148,29 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_up_on(
                 assert probe.seen(RunClaimed, run_id=waiting.id) == []
                 go.set()
                 assert await waiting.result(5) == "fine"
-        (kept,) = (await app.runs.get(handle.id)).attempts
-        assert (kept.ended_at - kept.started_at).total_seconds() >= 0.05
         assert await handle.status() == "failed"
+
+
+async def test_an_attempt_that_was_given_up_on_shows_how_long_it_took(app: App, monkeypatch: pytest.MonkeyPatch):
+    """Its timeout at least."""
+    go = asyncio.Event()
+
+    @app.function(timeout="50ms", retry=ONCE)
+    async def stubborn():
+        while not go.is_set():
+            try:
+                await go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async with app.worker():
+        monkeypatch.setattr("ostinato.engine.worker.UNRESPONSIVE_GRACE", 0.1)
+        handle = await stubborn.enqueue()
+        with pytest.raises(RunFailed, match="timeout"):
+            await handle.result(5)
+        go.set()
+    (kept,) = (await app.runs.get(handle.id)).attempts
+    assert (kept.ended_at - kept.started_at).total_seconds() >= 0.05
 
 
 # --- handlers in threads

@@ -453,7 +453,7 @@ async def test_a_run_that_was_completed_is_completed_even_if_its_handler_raises_
     async with app.worker():
         handle = await work.enqueue()
         assert await handle.result(5) == "done"
-        await probe.next(RunCompleted, run_id=handle.id, timeout=2)
+        await probe.next(RunCompleted, run_id=handle.id, timeout=1)
     assert probe.seen(AttemptFailed) == []
     assert notes(database) == ["mine"]
 
@@ -484,7 +484,7 @@ async def test_completing_needs_a_connection_that_is_known(app: App):
 
 
 async def test_completing_a_cancelled_run_is_refused(app: App, database: Database):
-    """The user's transaction is rolled back by the error."""
+    """The user's transaction is rolled back by the error, and nothing of it is left."""
 
     @app.function(retry=Retry.none())
     async def work(run: Run):
@@ -500,7 +500,7 @@ async def test_completing_a_cancelled_run_is_refused(app: App, database: Databas
             await connection.commit()
 
     async with app.worker():
-        with pytest.raises(RunCancelled, match="changed my mind"):
+        with pytest.raises(RunCancelled, match="was cancelled"):
             await (await work.enqueue()).result(5)
     assert notes(database) == []
 
@@ -573,3 +573,48 @@ async def test_a_connection_to_another_kind_of_database_is_refused(postgres_data
         pytest.raises(ConfigError, match="conn= is a sqlite connection"),
     ):
         await mail.options(conn=other).enqueue()
+
+
+# --- writing past one's own transaction
+
+
+async def test_on_sqlite_nothing_else_is_written_from_inside_a_transaction(sqlite_database: Database):
+    """It would wait for itself; the error names what to use, and comes at once."""
+    async with App(sqlite_database.url, poll="200ms") as app:
+
+        @app.function
+        async def mail(): ...
+
+        @app.function(retry=Retry.none())
+        async def work(run: Run):
+            async with run.transaction():
+                await mail.enqueue()
+
+        async with app.worker():
+            with pytest.raises(RunFailed, match="TransactionMisused: inside a transaction on SQLite .*use tx.enqueue"):
+                await (await work.enqueue()).result(2)
+        async with app.transaction():
+            with pytest.raises(TransactionMisused, match="use tx.enqueue"):
+                await mail.enqueue()
+        assert await states(app) == {"failed": 1}
+
+
+async def test_on_sqlite_a_transaction_may_not_last_long(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch):
+    """It holds the only write lock: the attempt fails with the reason, and the others go on."""
+    monkeypatch.setattr("ostinato.engine.context.TRANSACTION_LIMIT", 0.2)
+    async with App(sqlite_database.url, poll="200ms") as app:
+
+        @app.function(retry=Retry.none())
+        async def slow(run: Run):
+            async with run.transaction() as tx:
+                await tx.execute(NOTE, "lost")
+                await asyncio.sleep(0.5)
+
+        @app.function
+        async def quick(): ...
+
+        async with app.worker():
+            with pytest.raises(RunFailed, match=r"the transaction lasted longer than 0\.2 s and was rolled back"):
+                await (await slow.enqueue()).result(5)
+            await (await quick.enqueue()).result(5)
+    assert notes(sqlite_database) == []

@@ -90,8 +90,9 @@ async def test_the_youngest_open_transaction_counts_too(postgres_database: Datab
             assert not await listener.arm("q:default")
             await transaction.commit()
         async with asyncio.timeout(5):
-            while not await listener.arm("q:default"):
-                await asyncio.sleep(0)
+            quiet = False
+            while not quiet:
+                quiet = await listener.arm("q:default")
     finally:
         await listener.stop()
         await store.close()
@@ -103,12 +104,17 @@ async def test_a_listener_can_be_stopped_at_any_moment(postgres_database: Databa
     store = ostinato.app.make_store(App(postgres_database.url).settings)
     listener = store.listener(lambda signal: None)
     assert isinstance(listener, PostgresListener)
+    probing = asyncio.Event()
+
+    async def send_nothing(token: str) -> None:
+        probing.set()
+
+    listener._send_probe = send_nothing
     await listener.start()
-    async with asyncio.timeout(5):
-        while listener._probed is None or not listener._probed._callbacks:  # type: ignore[attr-defined]
-            await asyncio.sleep(0)
-    if not listener._probed.done():
-        listener._probed.set_result(None)
+    await probing.wait()
+    await asyncio.sleep(0)
+    assert listener._probed is not None
+    listener._probed.set_result(None)
     stopping = asyncio.create_task(listener.stop())
     ended, _ = await asyncio.wait([stopping], timeout=2)
     if not ended and listener._task is not None:

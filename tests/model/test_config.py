@@ -254,7 +254,7 @@ def test_retention_is_one_duration_or_one_for_each_state(written: Any, expected:
 
 def test_retention_with_durations_as_people_write_them():
     """`Retention("7d")` is what one would write."""
-    assert retention_from(Retention(completed="7d")).completed == 604800.0  # type: ignore[arg-type]
+    assert retention_from(Retention(completed="7d")).completed == 604800.0
 
 
 # --- URLs
