@@ -53,8 +53,7 @@ class Ostinato:
     async def settled(self, count: int) -> None:
         """Ask the worker's own bookkeeping: an event per run would cost what the figure is to measure."""
         worker = await self._working
-        await worker._nothing_running.wait()
-        await worker._committer.settled()
+        await worker.settled()
 
     async def completed(self) -> int:
         return sum(entry.count for entry in await self._app.runs.counts() if entry.state == "completed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -125,12 +126,16 @@ class App:
 
     def middleware(self, around: Middleware) -> Middleware:
         """Declares what goes around every handler: `async def timed(run, call_next): return await call_next()`."""
+        if not inspect.iscoroutinefunction(around):
+            raise ConfigError(f"middleware {around!r} must be `async def name(run, call_next)`")
         self.registry.middleware.append(around)
         return around
 
     def lifespan(self, generator: Callable[[], AsyncIterator[Mapping[str, Any]]]) -> Callable[[], Any]:
         """Declares resources that live as long as a worker: an async generator that yields a mapping, seen as
         `run.resources`."""
+        if not inspect.isasyncgenfunction(generator):
+            raise ConfigError(f"lifespan {generator!r} must be an `async def` that yields a mapping once")
         self.registry.lifespans.append(asynccontextmanager(generator))
         return generator
 
@@ -190,7 +195,8 @@ class App:
                 yield worker
             finally:
                 started.cancel()
-                worker.stop()
+                if not worker.stopping:
+                    worker.stop()
                 await task
 
     async def run_worker(self, *, handle_signals: bool = True) -> None:

@@ -686,7 +686,6 @@ async def test_a_full_queue_refuses_more(make_app: MakeApp):
         assert await states(app) == {"held": 1, "ready": 2}
 
 
-@pytest.mark.xfail(reason="bug: room is asked for before keys are looked at", strict=True)
 async def test_a_full_queue_takes_a_run_whose_key_is_there_already(make_app: MakeApp):
     """Nothing would be added to it."""
     async with make_app(queues={"default": Queue(1, max_waiting=1)}) as app:

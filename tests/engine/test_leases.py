@@ -174,7 +174,7 @@ async def test_a_claim_that_comes_back_after_the_lease_is_gone_costs_no_slot(
                     if claimed and not lost:
                         lost.extend(claimed)
                         await bury(app, worker)
-                        await probe.next(LeaseLost)
+                        worker.lease_lost(kwargs["worker"], "declared dead while it claimed")
                     return claimed
 
                 monkeypatch.setattr(store, "claim", claim_and_lose)
@@ -405,5 +405,5 @@ async def test_a_transaction_that_cannot_be_undone_ends_the_attempt_all_the_same
         handle = await work.enqueue()
         failed = await probe.next(AttemptFailed, run_id=handle.id, timeout=3)
         monkeypatch.undo()
-        assert worker._running == {}
+        assert worker._floor.running == {}
     assert failed.error_code == "ValueError"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ostinato import App, Fatal, Retry, Run, RunCancelled, RunFailed
+from ostinato import App, Fatal, InvalidOption, Retry, Run, RunCancelled, RunFailed
 from ostinato.errors import IllegalMove, KeyTaken, UnknownRun
 from ostinato.telemetry import RunCancelled as AttemptCancelled
 from ostinato.telemetry import RunClaimed, RunCompleted
@@ -155,7 +155,7 @@ async def test_a_handler_that_ignores_its_cancellation_does_not_outlive_its_time
                 continue
 
     async with app.worker():
-        monkeypatch.setattr("ostinato.engine.worker.UNRESPONSIVE_GRACE", 0.1)
+        monkeypatch.setattr("ostinato.engine.floor.UNRESPONSIVE_GRACE", 0.1)
         handle = await stubborn.enqueue()
         await started.wait()
         await handle.cancel()
@@ -205,9 +205,13 @@ async def test_a_run_that_waits_for_its_retry_can_be_cancelled(app: App, probe: 
     assert len((await app.runs.get(handle.id)).attempts) == 1
 
 
-@pytest.mark.parametrize("reason", ["NUL \x00", "surrogate \ud800", "x" * 100_000], ids=["nul", "surrogate", "long"])
+@pytest.mark.parametrize(
+    "reason",
+    ["NUL \x00", "surrogate \ud800", "x" * 100_000],
+    ids=["nul", "surrogate", "long"],
+)
 async def test_a_reason_that_cannot_be_stored_is_put_right_or_refused(app: App, reason: str):
-    """By an error of ours, and not by the driver's."""
+    """By an error of ours, and not by the driver's; the same on both databases."""
 
     @app.function
     async def work(): ...
@@ -215,9 +219,11 @@ async def test_a_reason_that_cannot_be_stored_is_put_right_or_refused(app: App, 
     handle = await work.enqueue()
     try:
         await handle.cancel(reason)
-    except ValueError as error:
-        assert "reason" in str(error)  # noqa: PT017
-    assert (await app.runs.get(handle.id)).state in ("cancelled", "ready")
+    except InvalidOption:
+        return
+    error = (await app.runs.get(handle.id)).error
+    assert error is not None
+    assert "\x00" not in error.message
 
 
 async def test_cancelling_without_wake_ups_happens_with_the_next_renewal(make_app: MakeApp):

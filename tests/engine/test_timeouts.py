@@ -139,7 +139,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_given_up_on(
 
         with Probe(app.telemetry) as probe:
             async with app.worker():
-                monkeypatch.setattr("ostinato.engine.worker.UNRESPONSIVE_GRACE", 0.2)
+                monkeypatch.setattr("ostinato.engine.floor.UNRESPONSIVE_GRACE", 0.2)
                 handle = await stubborn.enqueue()
                 with pytest.raises(RunFailed, match="timeout"):
                     await handle.result(5)
@@ -164,7 +164,7 @@ async def test_an_attempt_that_was_given_up_on_shows_how_long_it_took(app: App, 
                 continue
 
     async with app.worker():
-        monkeypatch.setattr("ostinato.engine.worker.UNRESPONSIVE_GRACE", 0.1)
+        monkeypatch.setattr("ostinato.engine.floor.UNRESPONSIVE_GRACE", 0.1)
         handle = await stubborn.enqueue()
         with pytest.raises(RunFailed, match="timeout"):
             await handle.result(5)
@@ -320,7 +320,7 @@ async def test_a_thread_past_its_timeout_does_not_end_a_process_whose_loop_answe
     """Only a handler that holds the event loop itself is a reason to."""
     exits, go = list[int](), threading.Event()
     monkeypatch.setattr("os._exit", exits.append)
-    monkeypatch.setattr("ostinato.engine.worker.UNRESPONSIVE_GRACE", 0.2)
+    monkeypatch.setattr("ostinato.engine.floor.UNRESPONSIVE_GRACE", 0.2)
     async with make_app(lease="1s") as app:
 
         @app.function(timeout="50ms", retry=ONCE)

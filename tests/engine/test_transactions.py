@@ -591,10 +591,10 @@ async def test_on_sqlite_nothing_else_is_written_from_inside_a_transaction(sqlit
                 await mail.enqueue()
 
         async with app.worker():
-            with pytest.raises(RunFailed, match="TransactionMisused: inside a transaction on SQLite .*use tx.enqueue"):
+            with pytest.raises(RunFailed, match=r"TransactionMisused: inside a transaction on SQLite .*use tx.enqueue"):
                 await (await work.enqueue()).result(2)
         async with app.transaction():
-            with pytest.raises(TransactionMisused, match="use tx.enqueue"):
+            with pytest.raises(TransactionMisused, match=r"use tx\.enqueue"):
                 await mail.enqueue()
         assert await states(app) == {"failed": 1}
 

@@ -45,7 +45,7 @@ def a_claimed_run(**fields: Any) -> Claimed:
 
 def an_orphan(**fields: Any) -> Orphan:
     """A run whose worker died, certainly started, with attempts left."""
-    orphan = Orphan("01RUN", 7, "enrich", "default", 1, 0, True, 3, "01DEAD", 2.5)
+    orphan = Orphan("01RUN", 7, "enrich", "default", 1, 0, True, False, 3, "01DEAD", 2.5)
     return structs.replace(orphan, **fields)
 
 

@@ -46,8 +46,8 @@ async def test_a_running_run_is_asked_to_stop(store: Store):
     assert (await view(store, run)).state == State.RUNNING
     assert (await view(store, run)).cancel_requested
     assert await store.views.outcomes([run.id]) == {}
-    assert [run.id] == await store.cancelled_of(worker)
-    assert await store.cancelled_of(await a_worker(store)) == []
+    assert [run.id] == list(await store.cancelled_of(worker))
+    assert await store.cancelled_of(await a_worker(store)) == {}
 
 
 async def test_ended_and_unknown_runs_cannot_be_cancelled(store: Store):

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from collections.abc import Callable
+from types import ModuleType
 
-from ostinato.engine import intake, rescuer, worker
+from ostinato.engine import floor, intake, rescuer
 from ostinato.engine.service import AT_ONCE
-from ostinato.model.run import START
+from ostinato.errors import StoreUnavailable
+from ostinato.model.run import START, Claimed, Mark
 from ostinato.store import sql
+from ostinato.store.base import FlowStore
 from ostinato.store.postgres.listener import PostgresListener
+from ostinato.store.postgres.transaction import PostgresTransaction
 from ostinato.store.sqlite.listener import SqliteListener
 from tests.system.gates import passed
 from tests.system.log import tell
 
 
+def _change(module: ModuleType, **constants: float) -> None:
+    for name, value in constants.items():
+        assert hasattr(module, name), f"{module.__name__} has no {name} any more"
+        setattr(module, name, value)
+
+
 def impatient() -> None:
     """Handlers that do not stop are given up on after half a second."""
-    worker.UNRESPONSIVE_GRACE = 0.5
+    _change(floor, UNRESPONSIVE_GRACE=0.5)
 
 
 def never_brisk() -> None:
     """Falls asleep after every run, however fast they come."""
-    intake.BRISK_SLEEP = 0.0
+    _change(intake, BRISK_SLEEP=0.0)
 
 
 def without_fence() -> None:
@@ -77,6 +88,38 @@ def forgets_who_is_writing() -> None:
         return True
 
     PostgresListener.arm = arm_hastily  # type: ignore[method-assign]
+
+
+def loses_the_answer_to_a_claim() -> None:
+    """The first claim that finds something is committed, and its answer lost with the connection."""
+    claim = FlowStore.claim
+    lost: list[Claimed] = []
+
+    async def claim_in_vain(self: FlowStore, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
+        claimed = await claim(self, queue, limit, worker=worker, mark=mark)
+        if claimed and not lost:
+            lost.extend(claimed)
+            raise StoreUnavailable("the connection was lost")
+        return claimed
+
+    FlowStore.claim = claim_in_vain  # type: ignore[method-assign]
+
+
+def breaks_ten_commits_together() -> None:
+    """As many transactions as there are connections for them are cut off at the same moment, at their commit."""
+    commit, waiting, together = PostgresTransaction.commit, [], asyncio.Event()
+
+    async def cut_off(self: PostgresTransaction) -> None:
+        if together.is_set():
+            return await commit(self)
+        waiting.append(self)
+        if len(waiting) == 10:
+            together.set()
+        await together.wait()
+        self._connection.terminate()
+        raise StoreUnavailable("the connection was lost")
+
+    PostgresTransaction.commit = cut_off  # type: ignore[method-assign]
 
 
 def never_rescues() -> None:

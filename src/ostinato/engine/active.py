@@ -9,6 +9,8 @@ from ..model.outcome import Outcome, Stop
 from ..model.retry import DEFAULT_RETRY, Retry
 from ..model.run import Claimed
 
+DEFAULT_TIMEOUT = 3600.0
+
 if TYPE_CHECKING:
     from .context import Run
     from .registry import FunctionSpec
@@ -19,10 +21,12 @@ class Active:
 
     __slots__ = (
         "abandoned",
+        "begun",
         "claimed",
         "deadline",
         "ended",
         "finishing",
+        "out_of_time",
         "outcome",
         "reason",
         "run",
@@ -46,7 +50,9 @@ class Active:
         self.stop: Stop | None = None
         self.outcome: Outcome | None = None
         self.reason: str | None = None
+        self.begun = False
         self.finishing = False
+        self.out_of_time = False
         self.abandoned = False
 
     @property
@@ -57,7 +63,7 @@ class Active:
     def timeout(self) -> float:
         if self.claimed.timeout is not None:
             return self.claimed.timeout
-        return self.spec.timeout if self.spec else 0.0
+        return self.spec.timeout if self.spec else DEFAULT_TIMEOUT
 
     @property
     def retry(self) -> Retry:
@@ -68,5 +74,6 @@ class Active:
         if self.stop is not None or self.finishing or self.task is None or self.task.done():
             return False
         self.stop = why
-        self.task.cancel(why.value)
+        if self.begun:  # a task that is cancelled before its first step would not even know that it had been one
+            self.task.cancel(why.value)
         return True

@@ -41,8 +41,8 @@ class Committer:
         self._store, self._telemetry, self._on_committed = store, telemetry, on_committed
         self._pending: list[Settlement] = []
         self._arrived = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -54,7 +54,7 @@ class Committer:
 
     async def stop(self) -> None:
         """Ends after everything that came in is committed."""
-        await self._idle.wait()
+        await self.idle.wait()
         await self.abandon()
 
     async def abandon(self) -> None:
@@ -65,11 +65,11 @@ class Committer:
     def add(self, settlement: Settlement) -> None:
         self._pending.append(settlement)
         self._arrived.set()
-        self._idle.clear()
+        self.idle.clear()
 
     async def settled(self) -> None:
         """Until nothing waits to be committed."""
-        await self._idle.wait()
+        await self.idle.wait()
 
     async def _flush_for_ever(self) -> None:
         while True:
@@ -79,7 +79,7 @@ class Committer:
                 self._arrived.clear()
             await self._flush(batch)
             if not self._pending:
-                self._idle.set()
+                self.idle.set()
 
     async def _flush(self, batch: Sequence[Settlement]) -> None:
         try:

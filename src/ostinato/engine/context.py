@@ -57,6 +57,7 @@ class Run:
         self._transaction: Transaction | None = None
         self._completed_by_caller = False
         self._inside = False
+        self._closed = False
 
     # --- what it is
 
@@ -129,7 +130,7 @@ class Run:
         try:
             yield Tx(opened, self._tools.door)
         except BaseException:
-            await self.close()
+            await self._end_transaction()
             raise
         finally:
             self._inside = False
@@ -156,7 +157,11 @@ class Run:
         return self._completed_by_caller
 
     async def close(self) -> None:
-        """Ends the transaction, undoing it unless it was committed."""
+        """The attempt is over. A transaction that was not committed is undone, and no other can be opened."""
+        self._closed = True
+        await self._end_transaction()
+
+    async def _end_transaction(self) -> None:
         stack, self._stack, self._transaction = self._stack, None, None
         if stack is not None:
             await stack.aclose()
@@ -173,6 +178,8 @@ class Run:
             raise TransactionMisused(
                 f"run.{verb}() inside run.transaction(); use `tx`, which commits together with the run"
             )
+        if self._closed and not self._completed_by_caller:
+            raise TransactionMisused(f"run.{verb}() after the attempt is over; whatever it did would be nobody's")
         if self._transaction is not None or self._completed_by_caller:
             raise TransactionMisused(
                 f"run.{verb}() after the run's last act; run.transaction() and run.complete() come once, at the end"
@@ -239,10 +246,9 @@ class BlockingTx:
 
 
 class _RunLog(logging.LoggerAdapter[logging.Logger]):
-    def process(self, msg: Any, kwargs: Any) -> tuple[Any, Any]:
-        fields = dict(self.extra or {})
-        kwargs["extra"] = {
-            **kwargs.get("extra", {}),
-            "ostinato_event": {"event": "run_log", "message": str(msg), **fields},
-        }
-        return msg, kwargs
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.isEnabledFor(level):
+            message = str(msg) % args if args else str(msg)
+            event = {"event": "run_log", "message": message, **(self.extra or {})}
+            kwargs["extra"] = {**kwargs.get("extra", {}), "ostinato_event": event}
+            self.logger.log(level, msg, *args, **kwargs)

@@ -18,7 +18,7 @@ class Deadlines(Service):
     """Looks through what is running ten times a second. Most runs are long over by then and cost nothing at all."""
 
     def __init__(
-        self, running: Mapping[str, Active], *, telemetry: Telemetry, on_expired: Callable[[Active], None]
+        self, running: Mapping[tuple[str, int], Active], *, telemetry: Telemetry, on_expired: Callable[[Active], None]
     ) -> None:
         super().__init__(telemetry)
         self._running, self._on_expired = running, on_expired

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -52,7 +53,8 @@ class Executor:
 
     async def _execute(self, active: Active) -> None:
         current_run.set(active.claimed.id)
-        active.outcome = await self._attempt(active)
+        active.begun = True
+        active.outcome = await self._attempt(active) if active.stop is None else _stopped(active)
         active.ended = self._loop.time()
         if not active.abandoned:
             self._on_concluded(active)
@@ -67,16 +69,23 @@ class Executor:
             value = await self._call(active, spec)
             active.finishing = True
             return await self._finish(active, value)
-        except asyncio.CancelledError:
-            return _stopped(active)
-        except InvalidInput as error:
-            return Failed("invalid_input", str(error), error, retriable=False)
-        except Exception as error:
-            return failure(error)
+        except GeneratorExit:  # the event loop is gone, and nothing can be awaited any more
+            raise
+        except BaseException as error:
+            return await self._failed(active, error)
         finally:
             active.finishing = True  # it has ended: a stop that comes now must not cut short what follows
             if active.run is not None:
                 await _undo(active.run)
+
+    async def _failed(self, active: Active, error: BaseException) -> Outcome:
+        if active.run is not None and active.run.completed_by_caller and await self._is_completed(active):
+            return Settled()
+        if isinstance(error, asyncio.CancelledError):
+            return _stopped(active)
+        if isinstance(error, InvalidInput):
+            return Failed("invalid_input", str(error), error, retriable=False)
+        return failure(error)
 
     # --- calling the handler
 
@@ -127,6 +136,10 @@ class Executor:
         run = active.run
         if run is not None and run.completed_by_caller:
             return await self._verify_completion(active)
+        if inspect.iscoroutine(value):
+            value.close()
+            message = "the handler returned a coroutine; is an `async def` hidden behind a decorator?"
+            return Failed("unserialisable_result", message, retriable=False)
         try:
             output = _NULL if value is None else Raw(to_json(value, what="the result", limit=self._tools.output_limit))
         except InvalidInput as error:
@@ -152,8 +165,7 @@ class Executor:
         return Settled()
 
     async def _verify_completion(self, active: Active) -> Outcome:
-        fence = await self._fence(active)
-        if _is_ours(fence, active) and fence is not None and fence.state == "completed":
+        if await self._is_completed(active):
             return Settled()
         message = "run.complete(conn=) was called, but its transaction was not committed before the handler returned"
         return Failed("not_committed", message)
@@ -162,13 +174,13 @@ class Executor:
         """A failed commit may have committed: ask, as long as it takes."""
         while True:
             try:
-                fence = await self._fence(active)
-                break
+                return Settled() if await self._is_completed(active) else failure(error)
             except StoreError:
                 await asyncio.sleep(0.5)
-        if fence is not None and _is_ours(fence, active) and fence.state == "completed":
-            return Settled()
-        return failure(error)
+
+    async def _is_completed(self, active: Active) -> bool:
+        fence = await self._fence(active)
+        return fence is not None and _is_ours(fence, active) and fence.state == "completed"
 
     async def _refusal(self, active: Active) -> Outcome:
         """Why the database refused a settlement: somebody cancelled the run, or took it over."""

@@ -31,7 +31,8 @@ class Owner(Protocol):
     def id(self) -> str | None:
         """The identity under which to claim; None while there is no lease."""
 
-    def begin(self, claimed: Claimed) -> None: ...
+    def begin(self, claimed: Claimed, owner: str) -> bool:
+        """Starts a run claimed under the identity, unless that is lost by now."""
 
     def unsettled(self) -> int: ...
 
@@ -145,18 +146,18 @@ class Intake(Service):
         claimed = await self._store.claim(self.queue, limit, worker=owner, mark=mark)
         if claimed:
             self._mark = Mark(claimed[-1].due, claimed[-1].id)
-            self._begin(claimed)
+            self._begin(claimed, owner)
             if len(claimed) > 1 and self._slept < BRISK_SLEEP:
                 self._brisk_until = time.monotonic() + BRISK_FOR
         if self.telemetry.wants(QueueScanned):
             self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
         return claimed
 
-    def _begin(self, claimed: list[Claimed]) -> None:
-        self._running += len(claimed)
+    def _begin(self, claimed: list[Claimed], owner: str) -> None:
         begin = self._owner.begin
         for run in claimed:
-            begin(run)
+            if begin(run, owner):
+                self._running += 1
 
     async def _look_for_a_suspect(self, owner: str, *, patience: float) -> None:
         """One at a time: if it takes this worker down again, it takes no other suspect with it."""
@@ -167,7 +168,7 @@ class Intake(Service):
         self._suspects_looked_for = now
         if (suspect := await self._store.claim_suspect(self.queue, worker=owner)) is not None:
             self._suspect = suspect.id
-            self._begin([suspect])
+            self._begin([suspect], owner)
 
     # --- sleeping
 
@@ -201,7 +202,7 @@ class Intake(Service):
         self._brisk_pause = BRISK_POLL
 
     def _longest_sleep(self) -> float:
-        """Until the poll; until suspects may be looked for again, if that was put off: the bell may have been for one."""
+        """Until the poll, or until suspects may be looked for again, if that was put off: the bell may be for one."""
         poll = self._wakeups.poll_interval(self._poll)
         if not self._put_off:
             return poll

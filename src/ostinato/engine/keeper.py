@@ -51,7 +51,8 @@ class Keeper:
         self._name, self._queues, self._lease = name, queues, lease
         self._overdue, self._grace = overdue, grace
         self._loop = asyncio.get_running_loop()
-        self._answered = self._loop.time()
+        self._asked: float | None = None
+        """When the loop was asked for a sign of life that it has not given yet."""
         self._stopping = False
         self._ended = threading.Event()
         self._wake = threading.Event()
@@ -156,15 +157,15 @@ class Keeper:
     def _check_the_loop(self) -> None:
         """Ends the process when a handler that is out of time holds the event loop: nothing else can end it, and its
         run must go on elsewhere."""
-        overdue = self._overdue()
-        now = self._loop.time()
-        if overdue is not None and now > overdue + self._grace and now > self._answered + self._grace:
+        overdue, asked, now = self._overdue(), self._asked, self._loop.time()
+        if asked is None:
+            self._asked = now
+            self._tell(self._answer)
+        elif overdue is not None and now > overdue + self._grace and now > asked + self._grace:
             logger.critical(
-                "the event loop has not answered for %.0f s past a handler's timeout: ending the process",
-                now - self._answered,
+                "the event loop has not answered for %.0f s past a handler's timeout: ending the process", now - asked
             )
             os._exit(EXIT_CODE)
-        self._tell(self._answer)
 
     def _answer(self) -> None:
-        self._answered = self._loop.time()
+        self._asked = None

@@ -13,8 +13,7 @@ from ..codec import InputType, input_type
 from ..errors import ConfigError, UnknownFunction
 from ..model.retry import DEFAULT_RETRY, Retry
 from ..store.ports import DeclaredFunction
-
-DEFAULT_TIMEOUT = 3600.0
+from .active import DEFAULT_TIMEOUT
 
 Handler = Callable[..., Any]
 Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]

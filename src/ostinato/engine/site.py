@@ -27,7 +27,7 @@ class _Here:
         self.store = store
         self.results = results
         self.holders = 0
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.opening = asyncio.create_task(store.open(), name="ostinato opening")
 
 
 class Site:
@@ -58,7 +58,7 @@ class Site:
     def opened(self) -> Store | None:
         """The store of this event loop, if something holds it open: what `async with app` makes cheap."""
         here = self._places.get(asyncio.get_running_loop())
-        if here is None or self._process != os.getpid() or not here.ready.done():
+        if here is None or self._process != os.getpid() or not here.opening.done():
             return None
         return here.store
 
@@ -70,31 +70,22 @@ class Site:
         if self._process != os.getpid():  # forked: the parent's connections are not ours
             self._process, self._places = os.getpid(), WeakKeyDictionary()
         loop = asyncio.get_running_loop()
-        here = self._places.get(loop)
-        if here is None:
+        if (here := self._places.get(loop)) is None:
             store = self._make_store()
             here = self._places[loop] = _Here(store, Results(store, self.telemetry, notify=self.settings.notify))
-            here.holders += 1
-            await self._open(here)
-        else:
-            here.holders += 1
-            await asyncio.shield(here.ready)
-        return here
-
-    async def _open(self, here: _Here) -> None:
+        here.holders += 1
         try:
-            await here.store.open()
-        except BaseException as error:
-            self._places.pop(asyncio.get_running_loop(), None)
-            here.ready.set_exception(error)
-            here.ready.exception()
-            await here.store.close()
+            await asyncio.shield(here.opening)  # who is cancelled meanwhile does not take the others along
+        except BaseException:
+            await self._leave(here)
             raise
-        here.ready.set_result(None)
+        return here
 
     async def _leave(self, here: _Here) -> None:
         here.holders -= 1
         if here.holders == 0:
             self._places.pop(asyncio.get_running_loop(), None)
+            here.opening.cancel()
+            await asyncio.wait([here.opening])
             await here.results.close()
             await here.store.close()

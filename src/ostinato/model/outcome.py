@@ -94,9 +94,14 @@ def failure(error: BaseException) -> Failed | Cancelled | Interrupted:
             return Failed(type(error).__name__, _message(error), error, _traceback(error))
 
 
+def storable(text: object) -> str:
+    """What is kept of a message or a reason."""
+    return portable(str(text))[:MESSAGE_LIMIT]
+
+
 def _message(error: BaseException) -> str:
     try:
-        return portable(str(error) or type(error).__name__)[:MESSAGE_LIMIT]
+        return storable(str(error) or type(error).__name__)
     except Exception:  # a broken __str__ is no reason to lose the settlement
         return f"{type(error).__name__} (which cannot be printed)"
 
@@ -191,6 +196,10 @@ def rescue(orphan: Orphan) -> list[Change]:
     tell, so its attempt is returned and it is a suspect: it will be claimed alone, and then its start is certain. If it
     takes its worker down again, the start in doubt is counted after all.
     """
+    if orphan.cancel_requested:
+        settled = RunSettled(orphan.id, orphan.lease_no, State.CANCELLED, suspect=True)
+        freed = KeyFreed(orphan.id, orphan.lease_no, State.CANCELLED)
+        return [settled, freed, _death(orphan, "somebody had cancelled it")]
     if not orphan.certain:
         settled = RunSettled(orphan.id, orphan.lease_no, State.READY, refund=1, suspect=True, uncounted=1)
         return [settled, _death(orphan, "it had perhaps not started, so the attempt was returned")]

@@ -106,6 +106,7 @@ class Orphan(Struct, frozen=True, gc=False):
     attempt: int
     uncounted: int
     certain: bool
+    cancel_requested: bool
     attempts_allowed: int
     worker: str
     claimed_for: float

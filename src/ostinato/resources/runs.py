@@ -11,6 +11,7 @@ from msgspec import json
 from ..engine.door import NO_OPTIONS, EnqueueOptions, ids_of, invoked_by
 from ..errors import IllegalMove, KeyTaken, ResultTimeout, RunCancelled, RunFailed, UnknownFunction, UnknownRun
 from ..model.change import Committed, RunInserted
+from ..model.outcome import storable
 from ..model.run import State
 from ..model.view import RunCount, RunError, RunFilter, RunView
 from ..store.ports import Ended, Store
@@ -120,14 +121,20 @@ class Runs:
 
     async def result(self, run_id: str, *, timeout: float | None = None) -> Any:
         """The run's result, once it has completed."""
-        async with self._site.store():
-            try:
-                async with asyncio.timeout(timeout):
-                    ended = await self._site.results().wait(run_id)
-            except TimeoutError:
-                await self.get(run_id)
-                raise ResultTimeout(f"run {run_id} has not ended within {timeout:g} s; it goes on") from None
+        async with self._site.store() as store:
+            ended = (await store.views.outcomes([run_id])).get(run_id)
+            if ended is None:
+                if not await store.views.existing([run_id]):
+                    raise UnknownRun(run_id)
+                ended = await self._wait(run_id, timeout)
         return _value(run_id, ended)
+
+    async def _wait(self, run_id: str, timeout: float | None) -> Ended:
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._site.results().wait(run_id)
+        except TimeoutError:
+            raise ResultTimeout(f"run {run_id} has not ended within {timeout:g} s; it goes on") from None
 
     # --- steering
 
@@ -135,7 +142,7 @@ class Runs:
         """Cancels runs: waiting ones at once, running ones by asking their worker. Answers those that had not ended
         yet."""
         async with self._site.store() as store:
-            return [cancelled.id for cancelled in await store.cancel(list(ids), reason)]
+            return [cancelled.id for cancelled in await store.cancel(list(ids), storable(reason))]
 
     async def retry(self, run_id: str) -> Handle:
         """A failed or cancelled run again, with a fresh budget of attempts."""

@@ -128,7 +128,7 @@ class FlowStore(ABC):
     async def rescue(self, limit: int) -> list[Orphan]:
         return await self.write(flows.rescuing(limit))
 
-    async def cancelled_of(self, worker: str) -> list[str]:
+    async def cancelled_of(self, worker: str) -> dict[str, str]:
         return await self.read(flows.cancelled_of(worker))
 
     # --- verbs

@@ -171,8 +171,8 @@ def _fenced(changes: Iterable[Change]) -> list[Fenced]:
     return [change for change in changes if not isinstance(change, RunInserted)]
 
 
-def cancelled_of(worker: str) -> Flow[list[str]]:
-    return [row[0] for row in (yield Call("cancelled_of", {"worker": worker}))]
+def cancelled_of(worker: str) -> Flow[dict[str, str]]:
+    return {row[0]: row[1] or "cancelled" for row in (yield Call("cancelled_of", {"worker": worker}))}
 
 
 # --- verbs of people ------------------------------------------------------------------------------------------------

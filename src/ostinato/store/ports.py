@@ -199,8 +199,8 @@ class Leases(Protocol):
     async def rescue(self, limit: int) -> list[Orphan]:
         """Takes runs away from workers declared dead."""
 
-    async def cancelled_of(self, worker: str) -> list[str]:
-        """The worker's running runs that somebody wants stopped."""
+    async def cancelled_of(self, worker: str) -> dict[str, str]:
+        """The worker's running runs that somebody wants stopped, and why."""
 
 
 class Verbs(Protocol):

@@ -126,8 +126,9 @@ class PostgresListener:
         """Until the connection is lost; a silent one is asked for an answer, since TCP may not tell."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._lost.wait(), _HEARTBEAT)
-                return
+                async with asyncio.timeout(_HEARTBEAT):
+                    await self._lost.wait()
+                    return
             await self._ask("still_open", "0")
 
     async def _hang_up(self) -> None:
@@ -142,8 +143,9 @@ class PostgresListener:
         self._token = new_id()
         await self._send_probe(self._token)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._probed, _PROBE)
-            return True
+            async with asyncio.timeout(_PROBE):
+                await self._probed
+                return True
         return False
 
     def _say(self, working: bool, why: str) -> None:

@@ -117,14 +117,15 @@ limit 1
 with cancelled as (
     update ostinato.runs r
     set cancel_requested = true,
-        error = jsonb_build_object('code', 'cancelled', 'message', :reason::text),
+        error = case when r.cancel_requested then r.error
+                     else jsonb_build_object('code', 'cancelled', 'message', :reason::text) end,
         state = case when r.state = 'running' then r.state else 'cancelled' end,
         reason = null,
         ended_at = case when r.state = 'running' then null else ostinato.clock() end
     where r.id = any(array(
         select id from ostinato.runs
         where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
-          and state in ('held', 'ready', 'running') and not cancel_requested
+          and state in ('held', 'ready', 'running')
         order by id
         for update))
     returning r.id, r.state, r.worker, r.ended_at
@@ -137,12 +138,12 @@ select id, state, worker from cancelled cross join announced
 
 -- name: cancelled_of
 -- The runs of one worker that somebody wants stopped.
-select id from ostinato.runs where worker = :worker and state = 'running' and cancel_requested
+select id, error->>'message' from ostinato.runs where worker = :worker and state = 'running' and cancel_requested
 
 -- name: retake_keys
 -- A run that is to go again needs its key back; one whose period is over is free.
 insert into ostinato.keys (function, key, run_id, mode)
-select r.function, r.key, r.id, r.unique_mode
+select distinct on (r.function, r.key) r.function, r.key, r.id, r.unique_mode
 from ostinato.runs r
 where r.id = any(array(select jsonb_array_elements_text(:ids::text::jsonb)))
   and r.state in ('failed', 'cancelled') and r.key is not null and r.unique_mode in ('active', 'failed')

@@ -61,7 +61,9 @@ class PostgresStore(FlowStore):
         self._pooled: set[str] = set()
         self.blocks = load_blocks(schema)
         self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
-        self._pool = Pool(self._connect, size=connections)
+        self._pool = Pool(self._connect, size=max(1, connections // 2))
+        self._lent = Pool(self._connect, size=connections)
+        """For users' transactions alone: however long they last, our own reads do not wait for them."""
 
     # --- life
 
@@ -76,6 +78,7 @@ class PostgresStore(FlowStore):
     async def close(self) -> None:
         await self._engine_pool.close()
         await self._pool.close()
+        await self._lent.close()
 
     def migrations(self) -> PostgresMigrations:
         return PostgresMigrations(self._own_connection, schema=self.schema)
@@ -188,7 +191,7 @@ class PostgresStore(FlowStore):
 
     @asynccontextmanager
     async def begin(self, *, limit: float | None = None) -> AsyncIterator[Transaction]:
-        async with self._pool.connection() as connection:
+        async with self._lent.connection() as connection:
             transaction = PostgresTransaction(self, connection)
             await transaction.start()
             try:

@@ -45,7 +45,7 @@ returning id
 
 -- name: lock_orphans
 -- Runs of workers declared dead, however long ago: perhaps nobody has looked since, or a claim was under way at that moment.
-select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
+select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, r.cancel_requested, coalesce(f.attempts, 1), r.worker,
        extract(epoch from ostinato.clock() - r.claimed_at)::double precision
 from ostinato.runs r
 left join ostinato.functions f on f.name = r.function

@@ -179,16 +179,18 @@ limit 1
 -- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins.
 update ostinato_runs
 set cancel_requested = 1,
-    error = json_object('code', 'cancelled', 'message', :reason),
+    error = case when cancel_requested then error else json_object('code', 'cancelled', 'message', :reason) end,
     state = case when state = 'running' then state else 'cancelled' end,
     reason = null,
     ended_at = case when state = 'running' then null else (select ostinato_now()) end
-where id in (select value from json_each(:ids)) and state in ('held', 'ready', 'running') and not cancel_requested
+where id in (select value from json_each(:ids)) and state in ('held', 'ready', 'running')
 returning id, state, worker
 
 -- name: cancelled_of
 -- The runs of one worker that somebody wants stopped.
-select id from ostinato_runs where worker = :worker and state = 'running' and cancel_requested
+select id, json_extract(error, '$.message')
+from ostinato_runs
+where worker = :worker and state = 'running' and cancel_requested
 
 -- name: retake_keys
 -- A run that is to go again needs its key back; one whose period is over is free.

@@ -152,11 +152,11 @@ class SqliteStore(FlowStore):
         return self.drive(connection, self.committing(changes))
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
-        yield from _checking(changes)
-        existing: dict[str, str] = {}
-        if keyed := [change for change in changes if change.key is not None]:
-            existing = yield from _taking_keys(keyed)
-            changes = [change for change in changes if change.id not in existing]
+        keyed = [change for change in changes if change.key is not None]
+        held = (yield from _looking_for_keys(keyed)) if keyed else {}
+        yield from _checking([change for change in changes if change.id not in held])
+        existing = (yield from _taking_keys(keyed)) if keyed else {}
+        changes = [change for change in changes if change.id not in existing]
         if changes:
             yield Call("insert_runs", {"requests": flows.encoded([_request(change) for change in changes])})
         return existing
@@ -223,13 +223,27 @@ def _checking(changes: Sequence[RunInserted]) -> Flow[None]:
             )
 
 
+def _looking_for_keys(keyed: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+    """The runs that would not be added, since another holds the key: they need no room."""
+    yield Call("drop_old_keys", _key_requests(keyed))
+    held = {row[0]: row[1] for row in (yield Call("key_holders", _key_requests(keyed)))}
+    seen: set[tuple[str, str | None]] = set()
+    for change in keyed:
+        if (change.function, change.key) in seen:
+            held.setdefault(change.id, "")
+        seen.add((change.function, change.key))
+    return held
+
+
 def _taking_keys(keyed: Sequence[RunInserted]) -> Flow[dict[str, str]]:
     """Takes the keys that are free; answers for the others who holds them."""
+    yield Call("take_keys", _key_requests(keyed))
+    return {row[0]: row[1] for row in (yield Call("key_holders", _key_requests(keyed)))}
+
+
+def _key_requests(keyed: Sequence[RunInserted]) -> dict[str, object]:
     fields = ("id", "function", "key", "unique", "unique_for")
-    requests = {"requests": flows.encoded([{name: getattr(run, name) for name in fields} for run in keyed])}
-    yield Call("drop_old_keys", requests)
-    yield Call("take_keys", requests)
-    return {row[0]: row[1] for row in (yield Call("key_holders", requests))}
+    return {"requests": flows.encoded([{name: getattr(run, name) for name in fields} for run in keyed])}
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

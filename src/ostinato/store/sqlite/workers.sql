@@ -47,7 +47,7 @@ returning id
 
 -- name: lock_orphans
 -- Runs of workers declared dead, however long ago: perhaps nobody has looked since.
-select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, coalesce(f.attempts, 1), r.worker,
+select r.id, r.lease_no, r.function, r.queue, r.attempt, r.uncounted, r.certain, r.cancel_requested, coalesce(f.attempts, 1), r.worker,
        ((select ostinato_now()) - r.claimed_at) / 1000000.0
 from ostinato_runs r indexed by ostinato_runs_running
 left join ostinato_functions f on f.name = r.function

@@ -200,11 +200,11 @@ begin
         keyed := jsonb_path_exists(requests, '$[*].key');
         perform ostinato.check_functions(requests);
     end if;
-    if exists (select from ostinato.queues where max_waiting is not null) then
-        perform ostinato.check_room(requests);
-    end if;
     if keyed then
         taken := ostinato.take_keys(requests, moment);
+    end if;
+    if exists (select from ostinato.queues where max_waiting is not null) then
+        perform ostinato.check_room(requests, keyed, taken);
     end if;
     insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
                                timeout, invoked_by, created_at, input, metadata)
@@ -256,8 +256,9 @@ begin
     end if;
 end $$;
 
+-- Asks for room for what will be inserted: not for requests whose key another run holds.
 -- A cap is looked at, not locked: producers never wait for each other, and those that look at the same moment may overshoot.
-create function ostinato.check_room(requests jsonb) returns void
+create function ostinato.check_room(requests jsonb, keyed boolean, taken text[]) returns void
     language plpgsql volatile
 as $$
 declare
@@ -269,6 +270,7 @@ begin
         from jsonb_array_elements(requests) e
         left join ostinato.functions f on f.name = e->>'function'
         join ostinato.queues q on q.name = coalesce(e->>'queue', f.queue) and q.max_waiting is not null
+        where not keyed or not e ? 'key' or e->>'id' = any(taken)
         group by q.name, q.max_waiting
     loop
         select count(*) into waiting from (
