@@ -352,7 +352,7 @@ async def test_a_delayed_run_is_held_until_it_is_due(app: App, probe: Probe):
     view = await app.runs.get(handle.id)
     assert view.claimed_at is not None
     assert view.claimed_at >= view.run_at
-    assert 0 <= claimed.waited < 0.2
+    assert 0 <= claimed.waited < 2
 
 
 async def test_a_run_may_be_given_its_moment(app: App):

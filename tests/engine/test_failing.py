@@ -81,8 +81,8 @@ async def test_short_delays_are_kept(app: App, probe: Probe):
         await probe.next(RunCompleted, run_id=handle.id)
     view = await app.runs.get(handle.id)
     assert view.claimed_at is not None
-    waited = (view.claimed_at - view.attempts[0].ended_at).total_seconds()
-    assert 0.15 <= waited < 0.6
+    assert (view.run_at - view.attempts[0].started_at).total_seconds() >= 0.15
+    assert 0 <= (view.claimed_at - view.run_at).total_seconds() < 2
 
 
 async def test_a_run_fails_when_its_attempts_are_used_up(app: App, probe: Probe):
@@ -125,7 +125,7 @@ async def test_an_attempt_shows_how_long_it_took(app: App):
         handle = await slow.enqueue()
         await failure_of(handle)
     (kept,) = (await app.runs.get(handle.id)).attempts
-    assert 0.09 < (kept.ended_at - kept.started_at).total_seconds() < 1
+    assert 0.09 < (kept.ended_at - kept.started_at).total_seconds() < 5
 
 
 async def test_retry_after_decides_when(app: App, probe: Probe):

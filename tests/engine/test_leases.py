@@ -166,7 +166,7 @@ async def test_a_claim_that_comes_back_after_the_lease_is_gone_costs_no_slot(
         store = store_of(app)
         claim, lost = store.claim, list[Claimed]()
 
-        with Probe(app.telemetry) as probe:
+        with Probe(app.telemetry):
             async with app.worker() as worker:
 
                 async def claim_and_lose(*args: Any, **kwargs: Any) -> list[Claimed]:

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ostinato import App, Fatal, ResultTimeout, RunCancelled, RunFailed
+from ostinato.engine.wakeups import Wakeups
 from ostinato.errors import UnknownRun
 from ostinato.telemetry import RunCompleted
 from ostinato.testing.probe import Probe
@@ -156,6 +157,37 @@ async def test_a_result_comes_soon(make_app: MakeApp, monkeypatch: pytest.Monkey
                 began = time.monotonic()
                 await (await work.enqueue()).result(5)
                 assert time.monotonic() - began < 2
+
+
+async def test_who_comes_while_the_listener_is_being_closed_is_served(
+    app: App, probe: Probe, monkeypatch: pytest.MonkeyPatch
+):
+    """The one that closes does not see them, so another is opened."""
+    monkeypatch.setattr("ostinato.engine.results.ARMED_FOR", 0.0)
+    monkeypatch.setattr("ostinato.engine.results.KEPT_FOR", 0.0)
+    closing, go, stop = asyncio.Event(), asyncio.Event(), Wakeups.stop
+
+    async def stop_slowly(wakeups: Wakeups) -> None:
+        closing.set()
+        await go.wait()
+        await stop(wakeups)
+
+    @app.function
+    async def work() -> str:
+        return "done"
+
+    async with app.worker():
+        handles = await work.enqueue_many([{}, {}])
+        for handle in handles:
+            await probe.next(RunCompleted, run_id=handle.id)
+        with monkeypatch.context() as patched:
+            patched.setattr(Wakeups, "stop", stop_slowly)
+            assert await handles[0].result(5) == "done"
+            await closing.wait()
+            waiting = asyncio.create_task(handles[1].result(2))
+            await asyncio.sleep(0)
+            go.set()
+            assert await waiting == "done"
 
 
 async def test_closing_the_app_ends_who_still_waits(make_app: MakeApp):

@@ -40,6 +40,8 @@ class Floor:
         self._on_left, self._on_committed, self._on_ready_again = on_left, on_committed, on_ready_again
         self.running: dict[tuple[str, int], Active] = {}
         """By id and lease: a run that was lost may be here again while its old handler still ends."""
+        self.known: set[tuple[str, int]] = set()
+        """What is running here or has ended and is not settled yet."""
         self.empty = asyncio.Event()
         self.empty.set()
         self.given_back = 0
@@ -67,6 +69,7 @@ class Floor:
         if not self.running:
             self.empty.clear()
             self.deadlines.wake()
+        self.known.add((claimed.id, claimed.lease_no))
         self.running[claimed.id, claimed.lease_no] = self._executor.start(claimed, worker)
         if self._telemetry.wants(RunClaimed):
             self._telemetry.announce(claimed_event(claimed, worker))
@@ -82,9 +85,11 @@ class Floor:
         active.outcome = outcome
         changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
         if changes:
+            self.known.add((active.claimed.id, active.claimed.lease_no))
             held = active.run is not None and active.run.completed_by_caller
             (self._stragglers if held else self.committer).add(Settlement(active, changes))
         else:
+            self.known.discard((active.claimed.id, active.claimed.lease_no))
             self._announce(active)
 
     def _forget(self, active: Active) -> None:
@@ -94,6 +99,7 @@ class Floor:
 
     async def _committed(self, batch: Sequence[Settlement], committed: Committed) -> None:
         self._on_committed()
+        self.known.difference_update([(active.claimed.id, active.claimed.lease_no) for active, _ in batch])
         if committed.refused:
             await self._explain([each.active for each in batch if each.active.claimed.id in committed.refused])
         wanted = self._telemetry.wants(RunCompleted)

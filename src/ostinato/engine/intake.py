@@ -36,6 +36,9 @@ class Owner(Protocol):
 
     def unsettled(self) -> int: ...
 
+    async def give_back_unknown(self, queue: str, owner: str) -> None:
+        """Gives back what a claim took whose answer was lost."""
+
 
 class Intake(Service):
     """Claims when there is room, and sleeps when there is nothing to claim.
@@ -73,6 +76,8 @@ class Intake(Service):
         self._slept = 0.0
         self._pressed = False
         """Whether the last claim found as much as it asked for: there is probably more."""
+        self._in_doubt = False
+        """Whether the last claim failed: it may have been committed all the same."""
         self._impatience = 0
         self._suspect: str | None = None
         self._suspects_looked_for = 0.0
@@ -121,6 +126,9 @@ class Intake(Service):
     async def tick(self) -> float:
         if (owner := await self._wait_for_room()) is None:
             return AT_ONCE
+        if self._in_doubt:
+            await self._owner.give_back_unknown(self.queue, owner)
+            self._in_doubt = False
         if self._pressed:
             await self._look_for_a_suspect(owner, patience=SUSPECTS_AT_LEAST_EVERY)
         wanted = min(self._free, self._largest_claim)
@@ -143,7 +151,9 @@ class Intake(Service):
         return self._mark
 
     async def _claim(self, limit: int, owner: str, mark: Mark) -> list[Claimed]:
+        self._in_doubt = True
         claimed = await self._store.claim(self.queue, limit, worker=owner, mark=mark)
+        self._in_doubt = False
         if claimed:
             self._mark = Mark(claimed[-1].due, claimed[-1].id)
             self._begin(claimed, owner)
@@ -166,7 +176,10 @@ class Intake(Service):
         if self._suspect is not None or self._free <= 0 or self._put_off:
             return
         self._suspects_looked_for = now
-        if (suspect := await self._store.claim_suspect(self.queue, worker=owner)) is not None:
+        self._in_doubt = True
+        suspect = await self._store.claim_suspect(self.queue, worker=owner)
+        self._in_doubt = False
+        if suspect is not None:
             self._suspect = suspect.id
             self._begin([suspect], owner)
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from ..config import Settings
 from ..errors import StoreError
+from ..model.change import RunSettled
 from ..model.outcome import Stop
-from ..model.run import Claimed
+from ..model.run import Claimed, State
 from ..store.ports import Caller, DeclaredQueue, Store
 from ..telemetry import LeaseLost, LeaseRenewed, Telemetry, WorkerStarted, WorkerStopped, WorkerStopping
 from . import floor
@@ -189,6 +190,13 @@ class Worker:
 
     def unsettled(self) -> int:
         return self._floor.committer.backlog
+
+    async def give_back_unknown(self, queue: str, owner: str) -> None:
+        """Gives back what a claim took whose answer was lost: the database says it is here, and nobody here knows."""
+        owned = await self._store.owned(queue, worker=owner)
+        unknown = [held for held in owned if held not in self._floor.known]
+        if unknown:
+            await self._store.commit([RunSettled(*held, State.READY, refund=1) for held in unknown])
 
     # --- what the floor tells
 

@@ -102,6 +102,9 @@ class FlowStore(ABC):
         claimed = await self.write(flows.claiming(queue, 1, worker=worker, mark=START, suspect=True), single=True)
         return claimed[0] if claimed else None
 
+    async def owned(self, queue: str, *, worker: str) -> list[tuple[str, int]]:
+        return await self.read(flows.owned(queue, worker))
+
     async def release_due(self, queue: str, limit: int) -> int:
         return await self.write(flows.releasing(queue, limit), single=True)
 

@@ -125,6 +125,10 @@ def _order(run: Claimed) -> tuple[int, str]:
     return run.due, run.id
 
 
+def owned(queue: str, worker: str) -> Flow[list[tuple[str, int]]]:
+    return [(row[0], row[1]) for row in (yield Call("owned_runs", {"queue": queue, "worker": worker}))]
+
+
 def releasing(queue: str, limit: int) -> Flow[int]:
     return len((yield Call("release_due", {"queue": queue, "limit": limit})))
 

@@ -172,6 +172,9 @@ class Claims(Protocol):
     async def claim_suspect(self, queue: str, *, worker: str) -> Claimed | None:
         """Takes one run whose last worker died."""
 
+    async def owned(self, queue: str, *, worker: str) -> list[tuple[str, int]]:
+        """The running runs of a worker in a queue, by id and lease: also those of a claim whose answer was lost."""
+
     async def release_due(self, queue: str, limit: int) -> int:
         """Makes held runs ready whose time has come; answers how many."""
 

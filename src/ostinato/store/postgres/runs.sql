@@ -136,6 +136,10 @@ with cancelled as (
 )
 select id, state, worker from cancelled cross join announced
 
+-- name: owned_runs
+-- What a worker holds in a queue, whether it knows or not.
+select id, lease_no from ostinato.runs where worker = :worker and state = 'running' and queue = :queue
+
 -- name: cancelled_of
 -- The runs of one worker that somebody wants stopped.
 select id, error->>'message' from ostinato.runs where worker = :worker and state = 'running' and cancel_requested

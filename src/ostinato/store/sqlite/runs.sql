@@ -186,6 +186,10 @@ set cancel_requested = 1,
 where id in (select value from json_each(:ids)) and state in ('held', 'ready', 'running')
 returning id, state, worker
 
+-- name: owned_runs
+-- What a worker holds in a queue, whether it knows or not.
+select id, lease_no from ostinato_runs where worker = :worker and state = 'running' and queue = :queue
+
 -- name: cancelled_of
 -- The runs of one worker that somebody wants stopped.
 select id, json_extract(error, '$.message')
