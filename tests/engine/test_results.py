@@ -159,35 +159,37 @@ async def test_a_result_comes_soon(make_app: MakeApp, monkeypatch: pytest.Monkey
                 assert time.monotonic() - began < 2
 
 
-async def test_who_comes_while_the_listener_is_being_closed_is_served(
-    app: App, probe: Probe, monkeypatch: pytest.MonkeyPatch
-):
+async def test_who_comes_while_the_listener_is_being_closed_is_served(app: App, monkeypatch: pytest.MonkeyPatch):
     """The one that closes does not see them, so another is opened."""
     monkeypatch.setattr("ostinato.engine.results.ARMED_FOR", 0.0)
     monkeypatch.setattr("ostinato.engine.results.KEPT_FOR", 0.0)
-    closing, go, stop = asyncio.Event(), asyncio.Event(), Wakeups.stop
+    closing, close, stop = asyncio.Event(), asyncio.Event(), Wakeups.stop
+    gates = [asyncio.Event(), asyncio.Event()]
 
     async def stop_slowly(wakeups: Wakeups) -> None:
         closing.set()
-        await go.wait()
+        await close.wait()
         await stop(wakeups)
 
     @app.function
-    async def work() -> str:
-        return "done"
+    async def work(n: int) -> int:
+        await gates[n].wait()
+        return n
 
     async with app.worker():
-        handles = await work.enqueue_many([{}, {}])
-        for handle in handles:
-            await probe.next(RunCompleted, run_id=handle.id)
+        first, second = await work.enqueue_many([{"n": 0}, {"n": 1}])
         with monkeypatch.context() as patched:
             patched.setattr(Wakeups, "stop", stop_slowly)
-            assert await handles[0].result(5) == "done"
-            await closing.wait()
-            waiting = asyncio.create_task(handles[1].result(2))
-            await asyncio.sleep(0)
-            go.set()
-            assert await waiting == "done"
+            waiting = asyncio.create_task(first.result(5))
+            await asyncio.sleep(0.05)  # until it waits
+            gates[0].set()
+            assert await waiting == 0
+            await asyncio.wait_for(closing.wait(), 5)
+            waiting = asyncio.create_task(second.result(2))
+            await asyncio.sleep(0.05)
+            close.set()
+        gates[1].set()
+        assert await waiting == 1
 
 
 async def test_closing_the_app_ends_who_still_waits(make_app: MakeApp):

@@ -81,7 +81,7 @@ async def test_processes_take_turns(file: SqliteDatabase):
 
 
 async def test_a_store_survives_a_fork(tmp_path: Path):
-    """Parent and child go on with the same store, each with connections of its own; when one closes, nothing is lost."""
+    """Parent and child go on with the same store, each with connections of its own; nothing is lost when one closes."""
     file = SqliteDatabase(f"sqlite:///{tmp_path}/forked.db")  # which no other process keeps open
 
     assert await run_python(FORKING, file.url) == (0, "")
