@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from ostinato.engine import floor, intake, rescuer
+from ostinato.engine.active import Active
+from ostinato.engine.executor import Executor
 from ostinato.engine.service import AT_ONCE
 from ostinato.errors import StoreUnavailable
+from ostinato.model.change import Change, Committed, RunStarted
+from ostinato.model.outcome import Done, Outcome
 from ostinato.model.run import START, Claimed, Mark
 from ostinato.store import sql
 from ostinato.store.base import FlowStore
@@ -142,3 +146,30 @@ def hesitates_to_sleep() -> None:
         return await arm(self, topic)
 
     PostgresListener.arm = arm_hesitantly  # type: ignore[method-assign]
+
+
+def commits_effects_apart() -> None:
+    """What a handler wrote is committed first, and that it has completed after that."""
+
+    async def commit_apart(self: Executor, active: Active, done: Done) -> Outcome:
+        assert active.run is not None
+        transaction = active.run.open_transaction
+        assert transaction is not None
+        await transaction.commit()
+        return done
+
+    Executor._commit_transaction = commit_apart  # type: ignore[method-assign]
+
+
+def fails_to_mark_a_start() -> None:
+    """The database is out of reach for the first start that has to be written down ahead."""
+    commit = FlowStore.commit
+    failed: list[Change] = []
+
+    async def commit_in_vain(self: FlowStore, changes: Sequence[Change]) -> Committed:
+        if not failed and any(isinstance(change, RunStarted) for change in changes):
+            failed.extend(changes)
+            raise StoreUnavailable("the connection was lost")
+        return await commit(self, changes)
+
+    FlowStore.commit = commit_in_vain  # type: ignore[method-assign]

@@ -94,9 +94,9 @@ async def test_a_second_signal_gives_everything_back_now(app: App, crew: Crew, d
 
 async def test_signals_among_claims_lose_no_run(app: App, crew: Crew, database: Database, log: Log):
     """Workers are stopped as they claim: what they have claimed and not begun is given back, and none fails."""
-    await app.enqueue_many("quick_once", [{}] * 400, queue="default")
+    await app.enqueue_many("quick_once", [{}] * 300, queue="default")
 
-    for _ in range(8):
+    for _ in range(5):
         worker = await crew.start("stopping", queues="default:1", lease="1s")
         await log.heard("started once", pid=worker.pid)
         worker.terminate()
@@ -105,8 +105,8 @@ async def test_signals_among_claims_lose_no_run(app: App, crew: Crew, database: 
 
     await crew.start("stopping", lease="1s")
     await all_ended(database)
-    assert states(database) == {"completed": 400}
-    assert len(log.find("started once")) == 400
+    assert states(database) == {"completed": 300}
+    assert len(log.find("started once")) == 300
 
 
 # --- telling apart --------------------------------------------------------------------------------------------------

@@ -27,6 +27,19 @@ async def test_a_claim_whose_answer_was_lost_is_given_back(app: App, crew: Crew,
     assert run_row(database, handle.id, "state, attempt") == ("completed", 1)
 
 
+async def test_a_start_that_could_not_be_written_down_is_not_a_start(
+    app: App, crew: Crew, database: Database, log: Log
+):
+    """A run with a single attempt has not used it up when the database was gone before its handler began."""
+    await crew.start("stopping", faults=["fails_to_mark_a_start"])
+
+    handle = await app.enqueue("quick_once", {})
+
+    await all_ended(database)
+    assert run_row(database, handle.id, "state, attempt") == ("completed", 1)
+    assert len(log.find("started once")) == 1
+
+
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_commits_that_break_together_do_not_wait_for_each_other(app: App, crew: Crew, database: Database):
     """Each asks whether it was committed after all, and needs a connection for that while others hold theirs."""

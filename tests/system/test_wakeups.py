@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 
 import pytest
 
@@ -97,12 +98,15 @@ async def test_processes_on_one_file_wake_each_other(app: App, crew: Crew, log: 
         worker = await crew.start("items")
         await worker.asleep()
 
+    waits, rounds = [], []
     for item in range(20):
         began = time.monotonic()
         handle = await app.enqueue("work", {"item": item})
         assert await handle.result(timeout=10) == item * 2
-        assert time.monotonic() - began < 0.5
-        assert await latency(log, item, began) < 0.5
+        rounds.append(time.monotonic() - began)
+        waits.append(await latency(log, item, began))
+    assert median(waits) < 0.1
+    assert max(rounds) < 2.0
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

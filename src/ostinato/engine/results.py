@@ -48,6 +48,11 @@ class Results:
                 await self._task
 
     async def _watch(self) -> None:
+        """Until nobody waits. Who comes while the listener is being closed finds this task alive, and is seen here."""
+        while self._waiting:
+            await self._listen()
+
+    async def _listen(self) -> None:
         wakeups = Wakeups(self._store, self._telemetry, enabled=self._notify)
         wakeups.on_runs_ended(self._changed.set)
         await wakeups.start()
