@@ -26,6 +26,7 @@ class Active:
         "deadline",
         "ended",
         "finishing",
+        "identity",
         "out_of_time",
         "outcome",
         "reason",
@@ -39,6 +40,8 @@ class Active:
 
     def __init__(self, claimed: Claimed, spec: FunctionSpec | None, worker: str, started: float) -> None:
         self.claimed = claimed
+        self.identity = (claimed.id, claimed.lease_no)
+        """The run and its lease: a run that was lost may be here again while its old handler still ends."""
         self.spec = spec
         self.worker = worker
         self.started = started

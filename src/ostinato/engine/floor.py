@@ -39,7 +39,6 @@ class Floor:
         self._store, self._telemetry = store, telemetry
         self._on_left, self._on_committed, self._on_ready_again = on_left, on_committed, on_ready_again
         self.running: dict[tuple[str, int], Active] = {}
-        """By id and lease: a run that was lost may be here again while its old handler still ends."""
         self.known: set[tuple[str, int]] = set()
         """What is running here or has ended and is not settled yet."""
         self.empty = asyncio.Event()
@@ -69,8 +68,9 @@ class Floor:
         if not self.running:
             self.empty.clear()
             self.deadlines.wake()
-        self.known.add((claimed.id, claimed.lease_no))
-        self.running[claimed.id, claimed.lease_no] = self._executor.start(claimed, worker)
+        active = self._executor.start(claimed, worker)
+        self.known.add(active.identity)
+        self.running[active.identity] = active
         if self._telemetry.wants(RunClaimed):
             self._telemetry.announce(claimed_event(claimed, worker))
 
@@ -85,21 +85,21 @@ class Floor:
         active.outcome = outcome
         changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
         if changes:
-            self.known.add((active.claimed.id, active.claimed.lease_no))
+            self.known.add(active.identity)
             held = active.run is not None and active.run.completed_by_caller
             (self._stragglers if held else self.committer).add(Settlement(active, changes))
         else:
-            self.known.discard((active.claimed.id, active.claimed.lease_no))
+            self.known.discard(active.identity)
             self._announce(active)
 
     def _forget(self, active: Active) -> None:
-        self.running.pop((active.claimed.id, active.claimed.lease_no), None)
+        self.running.pop(active.identity, None)
         if not self.running:
             self.empty.set()
 
     async def _committed(self, batch: Sequence[Settlement], committed: Committed) -> None:
         self._on_committed()
-        self.known.difference_update([(active.claimed.id, active.claimed.lease_no) for active, _ in batch])
+        self.known.difference_update([active.identity for active, _ in batch])
         if committed.refused:
             await self._explain([each.active for each in batch if each.active.claimed.id in committed.refused])
         wanted = self._telemetry.wants(RunCompleted)
@@ -153,7 +153,7 @@ class Floor:
 
     def _give_up_on(self, active: Active) -> None:
         """A handler that swallows its cancellation: the run is settled without it."""
-        if active in self.running.values() and not active.finishing:
+        if self.running.get(active.identity) is active and not active.finishing:
             self._abandon(active, Cancelled(active.reason or "cancelled") if active.reason else timed_out(active))
 
     def _abandon(self, active: Active, outcome: Failed | GivenBack | Cancelled) -> None:
