@@ -15,7 +15,7 @@ from tests.system.log import Line, Log
 from tests.system.processes import Crew
 
 QUEUES = [f"queue {n}" for n in range(8)]
-TRIES = {"postgresql": 10_000, "sqlite": 1_500}
+TRIES = {"postgresql": 10_000, "sqlite": 1_600}
 LATEST = 1.0
 
 
@@ -39,7 +39,7 @@ class Producer:
         for _ in range(tries):
             self._worked.clear()
             self._asleep.clear()
-            await (self._enqueue_slowly if self._chance.random() < 0.15 else self._enqueue)()
+            await (self._enqueue_slowly if self._chance.random() < 0.2 else self._enqueue)()
             await self._picked_up()
             await self._around_falling_asleep()
 
