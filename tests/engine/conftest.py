@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import ostinato.app
-import ostinato.engine.results
 import ostinato.engine.worker
 from ostinato import App
 from ostinato.config import Settings
@@ -87,10 +86,9 @@ def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who wait for results poll soon: a wake-up that is lost is the affair of tests of waking alone. And
-    nobody waits long for handlers that do not stop."""
-    monkeypatch.setattr(ostinato.engine.results, "POLL", 0.2)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long for handlers that do not stop. But everybody polls as seldom as in production, so that a
+    wake-up that is lost is a test that fails."""
     monkeypatch.setattr(ostinato.engine.worker, "FORCED_PATIENCE", 0.2)
 
 
@@ -99,7 +97,7 @@ def make_app(database: Database) -> MakeApp:
     """Makes apps on the test's database, that nobody has opened."""
 
     def make(**settings: Any) -> App:
-        return App(database.url, **{"poll": "200ms", "shutdown_grace": "500ms", **settings})
+        return App(database.url, **{"shutdown_grace": "500ms", **settings})
 
     return make
 

@@ -99,7 +99,7 @@ async def test_a_worker_that_lost_its_lease_takes_a_new_identity_and_goes_on(mak
 async def test_effects_of_a_worker_that_lost_its_lease_are_refused(postgres_database: Database):
     """Even of a handler that does not stop: the fence holds in its transaction."""
     rescued, go = asyncio.Event(), asyncio.Event()
-    async with App(postgres_database.url, lease="1s", poll="200ms", shutdown_grace="1s") as app:
+    async with App(postgres_database.url, lease="1s", shutdown_grace="1s") as app:
 
         @app.function
         async def work(run: Run) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 
 import pytest
 
-from ostinato import App, Fatal, ResultTimeout, RunCancelled, RunFailed
+from ostinato import App, Cancel, Fatal, ResultTimeout, Retry, RunCancelled, RunFailed
 from ostinato.engine.wakeups import Wakeups
-from ostinato.errors import UnknownRun
+from ostinato.errors import RunEnded, UnknownRun
 from ostinato.telemetry import RunCompleted
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
@@ -144,23 +145,26 @@ async def test_a_result_comes_from_a_worker_of_another_app(make_app: MakeApp):
             assert await handle.result(5) == "done"
 
 
-async def test_a_result_comes_soon(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch):
-    """By a wake-up and not by the poll, time after time."""
-    monkeypatch.setattr("ostinato.engine.results.POLL", 30.0)
-    async with make_app(poll="30s") as app:
+@pytest.mark.parametrize("error", [None, Fatal("no"), Cancel("no"), ValueError("no")], ids=repr)
+async def test_a_result_comes_soon(app: App, error: Exception | None):
+    """By a wake-up and not by the poll, time after time, however the run ends."""
 
-        @app.function
-        async def work(): ...
+    @app.function(retry=Retry("0s"))
+    async def work():
+        if error is not None:
+            raise error
 
-        async with app.worker():
-            for _ in range(50):
-                began = time.monotonic()
+    async with app.worker():
+        for _ in range(25):
+            began = time.monotonic()
+            with nullcontext() if error is None else pytest.raises(RunEnded):
                 await (await work.enqueue()).result(5)
-                assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 3
 
 
 async def test_who_comes_while_the_listener_is_being_closed_is_served(app: App, monkeypatch: pytest.MonkeyPatch):
     """The one that closes does not see them, so another is opened."""
+    monkeypatch.setattr("ostinato.engine.results.POLL", 0.05)
     monkeypatch.setattr("ostinato.engine.results.ARMED_FOR", 0.0)
     monkeypatch.setattr("ostinato.engine.results.KEPT_FOR", 0.0)
     closing, close, stop = asyncio.Event(), asyncio.Event(), Wakeups.stop

@@ -371,7 +371,7 @@ async def test_an_abandoned_tx_is_of_no_use_outside_of_its_block(app: App, datab
 
 async def test_neighbours_complete_while_a_transaction_is_open(postgres_database: Database):
     """On PostgreSQL a run in its transaction is in nobody's way."""
-    async with App(postgres_database.url, poll="200ms") as app:
+    async with App(postgres_database.url) as app:
         go, inside = asyncio.Event(), asyncio.Event()
 
         @app.function
@@ -508,7 +508,7 @@ async def test_completing_a_cancelled_run_is_refused(app: App, database: Databas
 async def test_a_transaction_left_open_keeps_nobody_else_from_completing(postgres_database: Database):
     """The run's row is locked by the user; the other runs of the worker are settled all the same."""
     returned = asyncio.Event()
-    async with App(postgres_database.url, poll="200ms") as app, connected(postgres_database) as connection:
+    async with App(postgres_database.url) as app, connected(postgres_database) as connection:
 
         @app.function(retry=Retry("1h"))
         async def forgetful(run: Run):
@@ -580,7 +580,7 @@ async def test_a_connection_to_another_kind_of_database_is_refused(postgres_data
 
 async def test_on_sqlite_nothing_else_is_written_from_inside_a_transaction(sqlite_database: Database):
     """It would wait for itself; the error names what to use, and comes at once."""
-    async with App(sqlite_database.url, poll="200ms") as app:
+    async with App(sqlite_database.url) as app:
 
         @app.function
         async def mail(): ...
@@ -602,7 +602,7 @@ async def test_on_sqlite_nothing_else_is_written_from_inside_a_transaction(sqlit
 async def test_on_sqlite_a_transaction_may_not_last_long(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch):
     """It holds the only write lock: the attempt fails with the reason, and the others go on."""
     monkeypatch.setattr("ostinato.engine.context.TRANSACTION_LIMIT", 0.2)
-    async with App(sqlite_database.url, poll="200ms") as app:
+    async with App(sqlite_database.url) as app:
 
         @app.function(retry=Retry.none())
         async def slow(run: Run):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Iterable
 
 import pytest
 
 import ostinato.app
 from ostinato import App
+from ostinato.store.ports import Rung, RunsEnded
 from ostinato.store.postgres.listener import PostgresListener
+from ostinato.store.sqlite.watch import Watch
 from ostinato.telemetry import NotificationReceived, QueueAsleep, QueueScanned, RunCompleted
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
@@ -96,6 +99,28 @@ async def test_the_youngest_open_transaction_counts_too(postgres_database: Datab
     finally:
         await listener.stop()
         await store.close()
+
+
+class Ear:
+    """A listener that writes down what it hears."""
+
+    armed = True
+
+    def __init__(self) -> None:
+        self.heard: list[type[object]] = []
+
+    def hear(self, signals: Iterable[object]) -> None:
+        self.heard.extend(type(signal) for signal in signals)
+
+
+@pytest.mark.parametrize("others", [["settle_runs"], ["insert_runs", "complete_runs"], ["complete_runs", "retry_runs"]])
+def test_one_commit_may_tell_several_things(others: list[str]):
+    """On SQLite runs become ready and runs end in one commit; who sleeps on the one is not forgotten for the other."""
+    watch, ear = Watch(), Ear()
+    watch.add(ear)
+    watch.executed.update(others)
+    watch.committed(changed=True)
+    assert {Rung, RunsEnded} <= set(ear.heard)
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for of 3.11 may swallow a cancellation")

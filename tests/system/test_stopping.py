@@ -29,7 +29,7 @@ async def test_running_handlers_finish_within_the_grace_period(
     await worker.asleep(since=listening["at"])
 
     worker.terminate()
-    await log.heard("WorkerStopping")
+    await until(lambda: database.query(f"select count(*) from {database.workers} where stopping"), [(1,)])
     late = await app.enqueue("listen", {})
     gates.open("go")
 

@@ -71,7 +71,8 @@ class Results:
             for run_id, ended in found.items():
                 self._resolve(run_id, ended)
             pause = SHORTEST_POLL if found else min(pause * 1.5, LONGEST_POLL_WITHOUT_SIGNALS)
-            await self._changed.wait(POLL if quiet else pause)
+            if self._waiting:
+                await self._changed.wait(POLL if quiet else pause)
 
     async def _somebody_waits(self, wakeups: Wakeups) -> bool:
         """Whether to go on. The connection is kept a little for who comes next, without asking to be rung."""

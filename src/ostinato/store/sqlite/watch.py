@@ -97,7 +97,8 @@ class Watch:
         executed, self.executed = self.executed, set()
         if changed and self._ears:
             self._active = time.monotonic()
-            self._tell({signal for block in executed for signal in _TELLING.get(block, ())})
+            # A list: in a set, Rung(None) and RunsEnded(None) are one and the same tuple.
+            self._tell([signal for block in executed for signal in _TELLING.get(block, ())])
 
     def _tell(self, signals: Iterable[Signal]) -> None:
         if signals:
