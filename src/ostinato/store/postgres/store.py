@@ -186,8 +186,27 @@ class PostgresStore(FlowStore):
         return bool(ids) and len(ids) == len(changes) and await self.views.existing(ids) == set(ids)
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+        if len(changes) == 1 and _is_plain(changes[0]) and (yield self._insert_one(changes[0])):
+            return {}
         rows = yield Call("insert_runs", {"requests": flows.encoded(changes), "ring": self.notify})
         return {row[0]: row[1] for row in rows}
+
+    def _insert_one(self, run: RunInserted) -> Call:
+        return Call(
+            "insert_run",
+            {
+                "id": run.id,
+                "function": run.function,
+                "queue": run.queue,
+                "delay": run.delay or 0.0,
+                "priority": run.priority,
+                "timeout": run.timeout,
+                "invoked_by": run.invoked_by,
+                "input": bytes(run.input).decode(),
+                "metadata": None if run.metadata is None else bytes(run.metadata).decode(),
+                "ring": self.notify,
+            },
+        )
 
     @asynccontextmanager
     async def begin(self, *, limit: float | None = None) -> AsyncIterator[Transaction]:
@@ -212,6 +231,10 @@ class PostgresStore(FlowStore):
 
     async def _probe(self, token: str) -> None:
         await self.write(flows.reading("probe", token=token), single=True)
+
+
+def _is_plain(run: RunInserted) -> bool:
+    return run.key is None and run.queue is not None and run.run_at is None
 
 
 def notice_dead_peers(connection: Connection) -> None:
