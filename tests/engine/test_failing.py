@@ -457,3 +457,17 @@ async def test_every_attempt_that_fails_is_announced_once(app: App, probe: Probe
         await failure_of(handle)
     ends = [event for event in probe.seen(Event) if isinstance(event, AttemptFailed | RunCompleted | AttemptCancelled)]
     assert [event.attempt for event in ends] == [1, 2, 3]
+
+
+async def test_a_run_with_one_attempt_does_not_start_again_after_an_outage(app: App):
+    """Its attempt is not returned once it has begun, whoever's fault the failure was."""
+    starts: list[int] = []
+
+    @app.function(retry=Retry.none())
+    async def once():
+        starts.append(1)
+        raise StoreUnavailable("no route")
+
+    async with app.worker():
+        assert (await failure_of(await once.enqueue())).code == "store_unavailable"
+    assert starts == [1]

@@ -27,6 +27,7 @@ class Active:
         "ended",
         "finishing",
         "identity",
+        "only_start",
         "out_of_time",
         "outcome",
         "reason",
@@ -55,6 +56,8 @@ class Active:
         self.reason: str | None = None
         self.begun = False
         self.finishing = False
+        self.only_start = False
+        """It has one attempt, and that has certainly begun."""
         self.out_of_time = False
         self.abandoned = False
 

@@ -12,7 +12,20 @@ from msgspec import Raw
 
 from ..codec import to_json
 from ..errors import InvalidInput, StoreError
-from ..model.outcome import Cancelled, Done, Failed, GivenBack, Lost, Outcome, Settled, Stop, Unknown, failure, settle
+from ..model.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    GivenBack,
+    Interrupted,
+    Lost,
+    Outcome,
+    Settled,
+    Stop,
+    Unknown,
+    failure,
+    settle,
+)
 from ..model.run import Claimed
 from ..shield import shielded
 from ..store.ports import Fence
@@ -64,8 +77,10 @@ class Executor:
         if spec is None:
             return Unknown()
         try:
-            if spec.retry.attempts == 1 and not await self._marks.mark(active.claimed):
-                return Lost()
+            if spec.retry.attempts == 1:
+                if not await self._marks.mark(active.claimed):
+                    return Lost()
+                active.only_start = True
             value = await self._call(active, spec)
             active.finishing = True
             return await self._finish(active, value)
@@ -85,7 +100,10 @@ class Executor:
             return _stopped(active)
         if isinstance(error, InvalidInput):
             return Failed("invalid_input", str(error), error, retriable=False)
-        return failure(error)
+        outcome = failure(error)
+        if active.only_start and isinstance(outcome, Interrupted):  # it has started, and must not start again
+            return Failed("store_unavailable", outcome.message, error, retriable=False)
+        return outcome
 
     # --- calling the handler
 
