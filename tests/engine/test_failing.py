@@ -204,7 +204,7 @@ async def test_a_database_out_of_reach_burns_no_attempt(app: App, probe: Probe):
     """It is nobody's failure."""
     seen: list[int] = []
 
-    @app.function(retry=Retry.none())
+    @app.function(retry=Retry("1h"))
     async def work(run: Run):
         seen.append(run.attempt)
         if len(seen) == 1:
