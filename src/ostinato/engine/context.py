@@ -212,7 +212,7 @@ class BlockingRun:
             self._wait(manager.__aexit__(None, None, None))
 
     def complete(self, output: Any = None, *, conn: object) -> None:
-        """See `Run.complete`. A sync connection is used on the thread that called."""
+        """See `Run.complete`. It is executed on the event loop's thread, so a sqlite3 connection must allow that."""
         self._wait(self._run.complete(output, conn=conn))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
