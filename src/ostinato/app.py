@@ -157,7 +157,7 @@ class App:
         """The user's statements and `tx.enqueue` in one transaction, committed at the end of the block, or rolled
         back."""
         async with self._site.store() as store, store.begin() as transaction:
-            yield Tx(transaction, self._site.door)
+            yield Tx(transaction, self._site.door, store.views)
             await transaction.commit()
 
     # --- life

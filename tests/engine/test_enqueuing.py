@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
@@ -20,9 +21,12 @@ from ostinato import (
     InvalidOption,
     Queue,
     QueueFull,
+    Retry,
     Run,
     UnknownFunction,
 )
+from ostinato import RunFailed as RunFails
+from ostinato.engine.context import BlockingRun
 from ostinato.telemetry import RunClaimed, RunCompleted, RunFailed
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
@@ -603,6 +607,58 @@ async def test_an_unknown_name_is_refused_with_the_remedy(app: App):
         async with app.transaction() as tx:
             await tx.enqueue("zzz")
     assert await states(app) == {}
+
+
+async def test_an_unknown_name_is_refused_alike_in_and_outside_of_transactions(app: App):
+    """One or many: the words are the same."""
+    refused: list[str] = []
+
+    @app.function
+    async def enrich_track(): ...
+
+    async with app.worker():
+        for name in ("enrich_trak", "zzz"):
+            with pytest.raises(UnknownFunction) as outside:
+                await app.enqueue(name)
+            with pytest.raises(UnknownFunction) as one:
+                async with app.transaction() as tx:
+                    await tx.enqueue(name)
+            with pytest.raises(UnknownFunction) as many:
+                async with app.transaction() as tx:
+                    await tx.enqueue_many(name, [{}, {}])
+            refused.append(str(outside.value))
+            assert [str(one.value), str(many.value)] == [str(outside.value)] * 2
+    assert refused[0] == "no function is named 'enrich_trak'; did you mean 'enrich_track'?"
+    assert await states(app) == {}
+
+
+@pytest.mark.parametrize("form", ["coroutine", "thread"])
+async def test_a_runs_transaction_knows_the_functions_of_workers_elsewhere(make_app: MakeApp, form: str):
+    """So its refusal of a name can tell which one was meant, as app.enqueue does."""
+    async with make_app(queues={"mail": 5}) as there, make_app() as here:
+
+        @there.function(queue="mail")
+        async def send_receipt(): ...
+
+        @here.function(retry=Retry.none())
+        async def coroutine(run: Run):
+            async with run.transaction() as tx:
+                await tx.enqueue("send_reciept")
+
+        @here.function(retry=Retry.none())
+        def thread(run: BlockingRun):
+            with run.transaction() as tx:
+                tx.enqueue("send_reciept")
+
+        async with there.worker(), here.worker():
+            with pytest.raises(UnknownFunction) as refused:
+                await here.enqueue("send_reciept")
+            with pytest.raises(UnknownFunction, match=re.escape(str(refused.value))):
+                async with here.transaction() as tx:
+                    await tx.enqueue("send_reciept")
+            with pytest.raises(RunFails, match=re.escape(f"UnknownFunction: {refused.value}")):
+                await (await here.enqueue(form)).result(5)
+        assert str(refused.value) == "no function is named 'send_reciept'; did you mean 'send_receipt'?"
 
 
 async def test_a_function_declared_by_a_worker_elsewhere_can_be_enqueued_by_name(make_app: MakeApp):

@@ -11,6 +11,8 @@ import pytest
 
 from ostinato import App, Retry, Run, RunCancelled, RunFailed
 from ostinato.engine.context import BlockingRun
+from ostinato.engine.threads import at_once
+from ostinato.errors import TransactionMisused
 from ostinato.telemetry import LeaseRenewed, RunClaimed, RunCompleted, WorkerStopped
 from ostinato.telemetry import RunFailed as AttemptFailed
 from ostinato.testing.probe import Probe
@@ -242,6 +244,37 @@ async def test_a_thread_has_transactions(app: App, database: Database):
     assert (await app.runs.get(made)).invoked_by == f"run:{handle.id}"
 
 
+async def test_a_threads_tx_is_of_no_use_after_its_block(app: App, database: Database):
+    """The error says where to move the statement, and the block is committed with the run all the same."""
+    refused: list[str] = []
+
+    @app.function
+    async def child(): ...
+
+    @app.function
+    def work(run: BlockingRun):
+        with run.transaction() as tx:
+            tx.execute(NOTE, "inside")
+        for use in (
+            lambda: tx.execute(NOTE, "late"),
+            lambda: tx.fetch("select 1 as one"),
+            lambda: tx.fetchrow("select 1 as one"),
+            lambda: tx.fetchval("select 1 as one"),
+            lambda: tx.enqueue(child),
+            lambda: tx.enqueue_many(child, [{}]),
+        ):
+            with pytest.raises(TransactionMisused) as caught:
+                use()
+            refused.append(str(caught.value))
+
+    async with app.worker():
+        await (await work.enqueue()).result(5)
+    assert notes(database) == ["inside"]
+    assert await states(app) == {"completed": 1}
+    assert len(refused) == 6
+    assert all("after its block has ended; move this into the block of run.transaction()" in words for words in refused)
+
+
 @pytest.mark.parametrize("where", ["inside", "after"])
 async def test_a_threads_effects_are_undone_when_it_raises(app: App, database: Database, where: str):
     """As those of any handler."""
@@ -405,6 +438,20 @@ async def test_a_thread_that_was_let_go_leaves_no_transaction_open(make_app: Mak
             await tx.execute(NOTE, "mine")
     assert len(refused) == 1
     assert notes(database) == ["mine"]
+
+
+def test_what_is_done_at_once_must_not_await():
+    """A thread has no event loop that would ever go on with it."""
+
+    async def answer() -> int:
+        return 42
+
+    async def wait():
+        await asyncio.sleep(0)
+
+    assert at_once(answer()) == 42
+    with pytest.raises(RuntimeError, match="awaited something, and there is no event loop in this thread"):
+        at_once(wait())
 
 
 async def test_many_threads_are_reused(app: App, probe: Probe):

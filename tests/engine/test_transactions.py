@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any
 
@@ -12,7 +13,8 @@ import asyncpg
 import pytest
 
 from ostinato import App, ConfigError, InvalidInput, Retry, Run, RunCancelled, RunFailed, Tx
-from ostinato.errors import TransactionMisused
+from ostinato.engine.context import BlockingRun
+from ostinato.errors import LeaseLost, TransactionMisused
 from ostinato.telemetry import RunCompleted
 from ostinato.telemetry import RunFailed as AttemptFailed
 from ostinato.testing.probe import Probe
@@ -65,6 +67,16 @@ async def connected(database: Database) -> AsyncIterator[Connection]:
             yield Connection(connection)
         finally:
             await connection.close()
+
+
+def every_use(tx: Tx, function: object) -> Iterator[Coroutine[Any, Any, Any]]:
+    """Everything that can be asked of a transaction."""
+    yield tx.execute(NOTE, "late")
+    yield tx.fetch("select 1 as one")
+    yield tx.fetchrow("select 1 as one")
+    yield tx.fetchval("select 1 as one")
+    yield tx.enqueue(function)
+    yield tx.enqueue_many(function, [{}])
 
 
 # --- app.transaction()
@@ -155,10 +167,16 @@ async def test_the_methods_of_a_transaction(app: App):
 
 async def test_a_transaction_is_not_used_after_its_end(app: App):
     """The error says what to do."""
+
+    @app.function
+    async def mail(): ...
+
     async with app.transaction() as tx:
         pass
-    with pytest.raises(TransactionMisused, match="the transaction has ended; use it inside its `async with` block"):
-        await tx.execute(NOTE, "late")
+    for use in every_use(tx, mail):
+        with pytest.raises(TransactionMisused, match="the transaction has ended; use it inside its `async with` block"):
+            await use
+    assert await states(app) == {}
 
 
 async def test_a_key_in_a_transaction_answers_the_run_that_holds_it(app: App):
@@ -369,6 +387,29 @@ async def test_an_abandoned_tx_is_of_no_use_outside_of_its_block(app: App, datab
     assert notes(database) == []
 
 
+async def test_tx_is_of_no_use_between_its_block_and_the_handlers_return(app: App, database: Database):
+    """The error says where to move the statement, and the block is committed with the run all the same."""
+
+    @app.function
+    async def mail(): ...
+
+    @app.function
+    async def work(run: Run) -> str:
+        async with run.transaction() as tx:
+            await tx.execute(NOTE, "inside")
+        for use in every_use(tx, mail):
+            with pytest.raises(
+                TransactionMisused, match=r"after its block has ended; move this into the block of run\.transaction\(\)"
+            ):
+                await use
+        return "done"
+
+    async with app.worker():
+        assert await (await work.enqueue()).result(5) == "done"
+    assert notes(database) == ["inside"]
+    assert await states(app) == {"completed": 1}
+
+
 async def test_neighbours_complete_while_a_transaction_is_open(postgres_database: Database):
     """On PostgreSQL a run in its transaction is in nobody's way."""
     async with App(postgres_database.url) as app:
@@ -527,6 +568,189 @@ async def test_a_transaction_left_open_keeps_nobody_else_from_completing(postgre
                     await (await quick.enqueue()).result(2)
             finally:
                 await connection.rollback()
+
+
+# --- run.complete(conn=), and on which thread
+
+
+def opened(database: Database) -> sqlite3.Connection:
+    """A connection that only the thread that made it may use, in a transaction that may write."""
+    connection = sqlite3.connect(database.url.removeprefix("sqlite:///"), isolation_level=None, timeout=10)
+    connection.execute("begin immediate")
+    return connection
+
+
+async def test_a_thread_completes_its_run_on_the_connection_it_made(sqlite_database: Database):
+    """sqlite3 refuses a connection on any other thread than its own."""
+    threads: set[int] = set()
+    async with App(sqlite_database.url) as app:
+
+        @app.function
+        def work(run: BlockingRun):
+            with closing(opened(sqlite_database)) as connection:
+                connection.set_trace_callback(lambda _: threads.add(threading.get_ident()))
+                connection.execute("insert into notes (text) values (?)", ("mine",))
+                run.complete({"by": "me"}, conn=connection)
+                connection.commit()
+
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                handle = await work.enqueue()
+                assert await handle.result(5) == {"by": "me"}
+                await probe.next(RunCompleted, run_id=handle.id)
+    assert notes(sqlite_database) == ["mine"]
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+async def test_a_coroutine_completes_its_run_on_a_sync_connection_it_made(sqlite_database: Database):
+    """On the event loop's thread, where the coroutine is."""
+    threads: set[int] = set()
+    async with App(sqlite_database.url) as app:
+
+        @app.function
+        async def work(run: Run):
+            with closing(opened(sqlite_database)) as connection:
+                connection.set_trace_callback(lambda _: threads.add(threading.get_ident()))
+                await run.complete({"by": "me"}, conn=connection)
+                connection.commit()
+
+        async with app.worker():
+            assert await (await work.enqueue()).result(5) == {"by": "me"}
+    assert threads == {threading.get_ident()}
+
+
+async def test_a_thread_completes_its_run_without_waiting_for_the_event_loop(sqlite_database: Database):
+    """Which may itself be waiting for the lock that the thread's transaction holds."""
+    started, completed = threading.Event(), threading.Event()
+    async with App(sqlite_database.url) as app:
+
+        @app.function
+        def work(run: BlockingRun):
+            with closing(opened(sqlite_database)) as connection:
+                started.set()
+                run.complete("done", conn=connection)
+                connection.commit()
+                completed.set()
+
+        async with app.worker():
+            handle = await work.enqueue()
+            await asyncio.to_thread(started.wait, 5)
+            assert completed.wait(2)  # this holds the event loop
+            assert await handle.result(5) == "done"
+
+
+async def test_a_threads_completion_that_was_rolled_back_is_tried_again(sqlite_database: Database):
+    """As that of any handler."""
+    async with App(sqlite_database.url) as app:
+
+        @app.function(retry=Retry("0s"))
+        def work(run: BlockingRun):
+            with closing(opened(sqlite_database)) as connection:
+                run.complete(run.attempt, conn=connection)
+                if run.attempt == 2:
+                    connection.commit()
+
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                handle = await work.enqueue()
+                failed = await probe.next(AttemptFailed, run_id=handle.id)
+                assert (failed.error_code, failed.will_retry) == ("not_committed", True)
+                assert await handle.result(5) == 2
+
+
+async def test_a_threads_completion_is_its_runs_last_act(sqlite_database: Database):
+    """A second one, or a transaction after it, is refused by name."""
+    async with App(sqlite_database.url) as app:
+
+        @app.function(retry=Retry.none())
+        def work(run: BlockingRun):
+            with closing(opened(sqlite_database)) as connection:
+                run.complete("done", conn=connection)
+                with pytest.raises(TransactionMisused, match=r"run\.complete\(\) after the run's last act"):
+                    run.complete("again", conn=connection)
+                connection.commit()
+            with pytest.raises(TransactionMisused, match=r"run\.transaction\(\) after the run's last act"):
+                run.transaction().__enter__()
+
+        async with app.worker():
+            assert await (await work.enqueue()).result(5) == "done"
+
+
+async def test_a_thread_cannot_complete_a_cancelled_run(sqlite_database: Database):
+    """The same fence as anywhere else."""
+    started, cancelled = threading.Event(), threading.Event()
+    refused: list[BaseException] = []
+    async with App(sqlite_database.url) as app:
+
+        @app.function(retry=Retry.none())
+        def work(run: BlockingRun):
+            started.set()
+            assert cancelled.wait(5)
+            with closing(opened(sqlite_database)) as connection:
+                connection.execute("insert into notes (text) values (?)", ("lost",))
+                try:
+                    run.complete("done", conn=connection)
+                except LeaseLost as error:
+                    refused.append(error)
+
+        async with app.worker():
+            handle = await work.enqueue()
+            await asyncio.to_thread(started.wait, 5)
+            await handle.cancel("changed my mind")
+            cancelled.set()
+            with pytest.raises(RunCancelled, match="changed my mind"):
+                await handle.result(5)
+    assert len(refused) == 1
+    assert notes(sqlite_database) == []
+
+
+async def test_a_thread_that_was_let_go_completes_nothing(sqlite_database: Database):
+    """Its run was given back: it is somebody else's to complete."""
+    started, go, ended = threading.Event(), threading.Event(), threading.Event()
+    refused: list[BaseException] = []
+    async with App(sqlite_database.url, shutdown_grace="50ms") as app:
+
+        @app.function
+        def hang(run: BlockingRun):
+            started.set()
+            go.wait(10)
+            with closing(opened(sqlite_database)) as connection:
+                try:
+                    run.complete("late", conn=connection)
+                except Exception as error:
+                    refused.append(error)
+                finally:
+                    ended.set()
+
+        async with app.worker():
+            handle = await hang.enqueue()
+            await asyncio.to_thread(started.wait, 5)
+        go.set()
+        await asyncio.to_thread(ended.wait, 5)
+        assert await handle.status() == "pending"
+    assert [str(error).partition(";")[0] for error in refused] == ["run.complete() after the attempt is over"]
+
+
+async def test_a_thread_cannot_use_an_async_connection(postgres_database: Database):
+    """It belongs to its event loop. The error names both, and what to do; the connection is left alone."""
+    async with App(postgres_database.url) as app, connected(postgres_database) as connection:
+        await connection.begin()
+
+        @app.function(retry=Retry.none())
+        def work(run: BlockingRun):
+            run.complete(conn=connection.raw)
+
+        async with app.worker():
+            with pytest.raises(
+                RunFailed,
+                match=r"ConfigError: conn= is an async connection \(asyncpg\.connection\.Connection\), which only its "
+                r"event loop may use, and 'work' is a plain function in a thread; declare it with `async def`, or use",
+            ):
+                await (await work.enqueue()).result(5)
+        await connection.note("mine")
+        await connection.commit()
+    assert notes(postgres_database) == ["mine"]
 
 
 # --- conn= of enqueue

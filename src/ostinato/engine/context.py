@@ -11,13 +11,14 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Raw, json
 
 from ..codec import to_json
-from ..errors import LeaseLost, TransactionMisused
+from ..errors import ConfigError, LeaseLost, TransactionMisused
 from ..model.change import Change
 from ..model.outcome import Done, Stop, settle
 from ..model.run import Claimed
 from ..store.ports import Caller, Store, Transaction
 from .active import Active
 from .door import Door
+from .threads import at_once
 from .transaction import Tx
 
 T = TypeVar("T")
@@ -127,26 +128,36 @@ class Run:
         self._stack = AsyncExitStack()
         opened = await self._stack.enter_async_context(self._tools.store.begin(limit=TRANSACTION_LIMIT))
         self._transaction, self._inside = opened, True
+        tx = Tx(opened, self._tools.door, self._tools.store.views)
         try:
-            yield Tx(opened, self._tools.door)
+            yield tx
         except BaseException:
             await self._end_transaction()
             raise
         finally:
             self._inside = False
+            tx.close()
 
     async def complete(self, output: Any = None, *, conn: object) -> None:
         """Completes the run in the caller's own transaction, which the caller commits: the same fence as anywhere
         else."""
+        await self.complete_on(self.completer(conn), output)
+
+    # --- for the engine
+
+    def completer(self, conn: object) -> Caller:
+        """Who completes the run in the caller's transaction."""
         self._refuse_after_the_end("complete")
+        return self._tools.adapt(conn)
+
+    async def complete_on(self, caller: Caller, output: Any) -> None:
+        """Also called on a handler's own thread: it touches nothing that belongs to the event loop. The flag is only
+        ever set, and whatever the loop concludes before it is, the fence decides."""
         encoded = to_json(output, what="output", limit=self._tools.output_limit)
-        changes = self._completion(Raw(encoded))
-        committed = await self._tools.store.apply_on(self._tools.adapt(conn), changes)
+        committed = await self._tools.store.apply_on(caller, self._completion(Raw(encoded)))
         if committed.refused:
             raise LeaseLost(f"run {self.id} is not ours any more; roll back, nothing of it may be written")
         self._completed_by_caller = True
-
-    # --- for the engine
 
     @property
     def open_transaction(self) -> Transaction | None:
@@ -212,8 +223,17 @@ class BlockingRun:
             self._wait(manager.__aexit__(None, None, None))
 
     def complete(self, output: Any = None, *, conn: object) -> None:
-        """See `Run.complete`. It is executed on the event loop's thread, so a sqlite3 connection must allow that."""
-        self._wait(self._run.complete(output, conn=conn))
+        """See `Run.complete`. The connection is used here, on the calling thread; the event loop is not waited for,
+        as it may be waiting for a lock that the caller's transaction holds."""
+        caller = self._run.completer(conn)
+        if caller.is_async:
+            kind = type(conn)
+            raise ConfigError(
+                f"conn= is an async connection ({kind.__module__}.{kind.__qualname__}), which only its event loop may "
+                f"use, and {self._run.function!r} is a plain function in a thread; declare it with `async def`, or use "
+                "`with run.transaction() as tx:`"
+            )
+        at_once(self._run.complete_on(caller, output))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

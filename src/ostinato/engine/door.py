@@ -13,9 +13,10 @@ from msgspec import Raw
 from ..clock import Duration, seconds, utc
 from ..codec import encode_input, to_json
 from ..config import queue_name
-from ..errors import ConfigError, InvalidInput, InvalidOption
+from ..errors import ConfigError, InvalidInput, InvalidOption, UnknownFunction
 from ..ids import new_id
 from ..model.change import RunInserted
+from ..store.ports import Views
 from .registry import FunctionSpec, Registry
 
 PRIORITIES = range(-600, 601)
@@ -70,6 +71,11 @@ class Door:
         common = checked_options(options, spec, invoked_by)
         ids = new_id.many(len(encoded))
         return [RunInserted(run_id, name, Raw(value), **common) for run_id, value in zip(ids, encoded, strict=True)]
+
+    async def unknown(self, name: str, views: Views) -> UnknownFunction:
+        """The refusal of a name that the database does not know, with the one that may be meant: a function of this
+        app, or one that a worker elsewhere has declared."""
+        return UnknownFunction.named(name, {*await views.function_names(), *self._registry.functions})
 
     def _nth(self, spec: FunctionSpec | None, name: str, place: int, value: Any) -> bytes:
         try:

@@ -10,8 +10,10 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Threads:
@@ -60,6 +62,16 @@ class Threads:
             result, error = None, raised
         if not loop.is_closed():
             loop.call_soon_threadsafe(_resolve, future, result, error)
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that awaits nothing, on the calling thread and without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError(f"{work!r} awaited something, and there is no event loop in this thread")
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

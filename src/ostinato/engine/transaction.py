@@ -5,33 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..errors import TransactionMisused, UnknownFunction
 from ..model.change import RunInserted
-from ..store.ports import Transaction
+from ..store.ports import Transaction, Views
 from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
 
 
 class Tx:
     """Statements with `$1` placeholders on both databases, and `enqueue`, in one transaction."""
 
-    def __init__(self, transaction: Transaction, door: Door) -> None:
+    def __init__(self, transaction: Transaction, door: Door, views: Views) -> None:
         self._transaction = transaction
         self._door = door
+        self._views = views
+        self._closed = False
 
     async def execute(self, sql: str, *args: Any) -> int:
         """Executes one statement; answers how many rows it concerned."""
-        return await self._transaction.execute(sql, *args)
+        return await self._open().execute(sql, *args)
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         """All rows of a query."""
-        return await self._transaction.fetch(sql, *args)
+        return await self._open().fetch(sql, *args)
 
     async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
         """The first row of a query."""
-        return await self._transaction.fetchrow(sql, *args)
+        return await self._open().fetchrow(sql, *args)
 
     async def fetchval(self, sql: str, *args: Any) -> Any:
         """The first value of the first row of a query."""
-        return await self._transaction.fetchval(sql, *args)
+        return await self._open().fetchval(sql, *args)
 
     async def enqueue(self, function: object, given: Any = None, /, **fields: Any) -> str:
         """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with
@@ -46,8 +49,25 @@ class Tx:
         return await self._insert(self._door.many(name, inputs, options, invoked_by=invoked_by()))
 
     async def _insert(self, changes: list[RunInserted]) -> list[str]:
-        committed = await self._transaction.apply(changes)
+        try:
+            committed = await self._open().apply(changes)
+        except UnknownFunction as error:
+            raise await self._door.unknown(changes[0].function, self._views) from error
         return [run_id for run_id, _ in ids_of(changes, committed.existing)]
+
+    def _open(self) -> Transaction:
+        if self._closed:
+            raise TransactionMisused(
+                "`tx` is used after its block has ended; move this into the block of run.transaction(), which is "
+                "committed when the handler returns"
+            )
+        return self._transaction
+
+    # --- for the engine
+
+    def close(self) -> None:
+        """The block has ended. The transaction goes on, to be committed with the run."""
+        self._closed = True
 
 
 def _target(function: object) -> tuple[str, EnqueueOptions]:

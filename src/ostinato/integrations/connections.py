@@ -33,7 +33,7 @@ class AsyncpgCaller:
 
 
 class SqliteCaller:
-    """Used inline, on the calling thread."""
+    """Used inline, on the calling thread: `drive` awaits nothing."""
 
     dialect = "sqlite"
     is_async = False

@@ -91,8 +91,7 @@ class Runs:
 
     async def _unknown(self, name: str) -> UnknownFunction:
         async with self._site.store() as store:
-            known = await store.views.function_names()
-        return UnknownFunction.named(name, {*known, *self._site.registry.functions})
+            return await self._site.door.unknown(name, store.views)
 
     # --- looking
 

@@ -141,6 +141,8 @@ class Caller(Protocol):
     """A user's own connection with an open transaction, whatever the driver."""
 
     dialect: str
+    is_async: bool
+    """Whether it belongs to an event loop. One that does not is used inline, and its `drive` awaits nothing."""
 
     async def drive(self, flow: Flow[T], blocks: Mapping[str, Block]) -> T:
         """Executes a flow inside the caller's transaction."""
@@ -166,6 +168,10 @@ class Commits(Protocol):
 
 
 class Claims(Protocol):
+    @property
+    def works_aside(self) -> bool:
+        """Whether the database works while Python does: then claiming in halves keeps both busy, else in wholes."""
+
     async def claim(self, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
         """Takes at most `limit` ready runs, in order, for a live worker."""
 
