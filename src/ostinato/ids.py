@@ -26,15 +26,19 @@ class Ulids:
         self._last = 0
 
     def __call__(self) -> str:
-        return self.many(1)[0]
+        return _text(self._take(1))
 
     def many(self, count: int) -> list[str]:
         """`count` ids in ascending order."""
+        return _texts(self._take(count), count)
+
+    def _take(self, count: int) -> int:
+        """The first of as many numbers in a row."""
         with self._lock:
             fresh = (time.time_ns() // 1_000_000 << _RANDOM_BITS) | (int.from_bytes(os.urandom(9), "big") << 4)
             first = max(fresh, self._last + 1)
             self._last = first + count - 1
-        return _texts(first, count)
+        return first
 
 
 def _texts(first: int, count: int) -> list[str]:

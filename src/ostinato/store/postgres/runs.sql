@@ -9,23 +9,19 @@ select requested, existing from ostinato.insert_runs(:requests::text::jsonb, :ri
 -- name: insert_run
 -- The same for one run without a key, into a queue that is named and has no cap, as most are: without the cost of starting a function.
 -- No row comes back if the queue has a cap. A row is rung for after it was inserted, as insert_runs does.
-with fresh as (
-    insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, timeout, invoked_by, created_at, input, metadata)
-    select :id, :function, :queue,
-           case when t.run_at > t.moment then 'held' else 'ready' end,
-           case when t.run_at > t.moment then 'not_due' end,
-           t.run_at, ostinato.micros(t.run_at) - 1000000 * :priority::bigint, :priority::smallint, :timeout::double precision,
-           :invoked_by, t.moment, :input::text::jsonb, :metadata::text::jsonb
-    from (select moment, moment + :delay::double precision * interval '1 second' as run_at
-          from (select ostinato.clock() as moment) now) t
-    where not exists (select 1 from ostinato.queues q where q.name = :queue and q.max_waiting is not null)
-    returning queue
-)
-select case when :ring::boolean
-             and not (pg_try_advisory_lock(hashtext('$channel'), hashtext('q:' || queue))
-                      and pg_advisory_unlock(hashtext('$channel'), hashtext('q:' || queue)))
-            then ostinato.ring(queue)::text end
-from fresh
+insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, timeout, invoked_by, created_at, input, metadata)
+select :id, :function, :queue,
+       case when t.run_at > t.moment then 'held' else 'ready' end,
+       case when t.run_at > t.moment then 'not_due' end,
+       t.run_at, ostinato.micros(t.run_at) - 1000000 * :priority::bigint, :priority::smallint, :timeout::double precision,
+       :invoked_by, t.moment, :input::text::jsonb, :metadata::text::jsonb
+from (select moment, moment + :delay::double precision * interval '1 second' as run_at
+      from (select ostinato.clock() as moment) now) t
+where not exists (select 1 from ostinato.queues q where q.name = :queue and q.max_waiting is not null)
+returning case when :ring::boolean
+                and not (pg_try_advisory_lock(hashtext('$channel'), hashtext('q:' || queue))
+                         and pg_advisory_unlock(hashtext('$channel'), hashtext('q:' || queue)))
+               then ostinato.ring(queue)::text end
 
 -- name: claim
 -- The array is built once, so exactly as many rows are taken as asked for, whatever the planner thinks.

@@ -39,10 +39,13 @@ _ENGINE_SESSION = {
 """Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large,
 so the planner is left no other choice; connections for users' statements and for views have it all."""
 _TRIES = 5
+_INSERTED = Committed()
 
 
 class PostgresStore(FlowStore):
     """Runs in a PostgreSQL schema. One instance belongs to one event loop."""
+
+    works_aside = True
 
     def __init__(
         self,
@@ -59,6 +62,8 @@ class PostgresStore(FlowStore):
         self._listen_url = listen_url or url
         self._statement_cache = statement_cache
         self._pooled: set[str] = set()
+        self._capped: set[str | None] = set()
+        """Queues that were seen to have a cap: their runs are counted as they are inserted."""
         self.blocks = load_blocks(schema)
         self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
         self._pool = Pool(self._connect, size=max(1, connections // 2))
@@ -169,7 +174,7 @@ class PostgresStore(FlowStore):
     async def commit(self, changes: Sequence[Change]) -> Committed:
         for again in range(_TRIES):
             try:
-                return await super().commit(changes)
+                return await self._insert_alone(changes) or await super().commit(changes)
             except RETRIABLE:
                 if again == _TRIES - 1:
                     raise
@@ -181,15 +186,34 @@ class PostgresStore(FlowStore):
                 return Committed()
         raise AssertionError("unreachable")
 
+    async def _insert_alone(self, changes: Sequence[Change]) -> Committed | None:
+        """The commit that is a lone plain run, as most enqueues are: without the cost of a flow."""
+        if len(changes) != 1 or not isinstance(run := changes[0], RunInserted) or not self._is_plain(run):
+            return None
+        call = self._insert_one(run)
+        block = self.blocks[call.block]
+        connection = await self._engine_pool.acquire()
+        try:
+            with translated():
+                inserted = await connection.fetch(block.text, *block.arguments(call.arguments))
+        finally:
+            self._engine_pool.release(connection)
+        if not inserted:
+            self._capped.add(run.queue)
+        return _INSERTED if inserted else None
+
     async def _all_inserted(self, changes: Sequence[Change]) -> bool:
         ids = [change.id for change in changes if isinstance(change, RunInserted)]
         return bool(ids) and len(ids) == len(changes) and await self.views.existing(ids) == set(ids)
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
-        if len(changes) == 1 and _is_plain(changes[0]) and (yield self._insert_one(changes[0])):
+        if len(changes) == 1 and self._is_plain(changes[0]) and (yield self._insert_one(changes[0])):
             return {}
         rows = yield Call("insert_runs", {"requests": flows.encoded(changes), "ring": self.notify})
         return {row[0]: row[1] for row in rows}
+
+    def _is_plain(self, run: RunInserted) -> bool:
+        return run.key is None and run.queue is not None and run.run_at is None and run.queue not in self._capped
 
     def _insert_one(self, run: RunInserted) -> Call:
         return Call(
@@ -231,10 +255,6 @@ class PostgresStore(FlowStore):
 
     async def _probe(self, token: str) -> None:
         await self.write(flows.reading("probe", token=token), single=True)
-
-
-def _is_plain(run: RunInserted) -> bool:
-    return run.key is None and run.queue is not None and run.run_at is None
 
 
 def notice_dead_peers(connection: Connection) -> None:
