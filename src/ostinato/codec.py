@@ -12,6 +12,7 @@ from typing import Any, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import asdict
 
 from .errors import ConfigError, InvalidInput
 
@@ -215,15 +216,14 @@ def _keyword_input(
     parameters: list[inspect.Parameter], hints: Mapping[str, Any], takes_run: bool, name: str
 ) -> InputType:
     named = [parameter for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-    takes_more, names = len(named) < len(parameters), tuple(parameter.name for parameter in named)
+    takes_more = len(named) < len(parameters)
     fields = [_field(parameter, hints) for parameter in named]
     struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=not takes_more)
     check = _checker(struct, name)
 
     def keywords(raw: bytes) -> dict[str, Any]:
-        value = check(raw)
-        more = msgspec.json.decode(raw) if takes_more else {}
-        return {**more, **{name: getattr(value, name) for name in names}}
+        known = asdict(check(raw))
+        return {**msgspec.json.decode(raw), **known} if takes_more else known
 
     return InputType(takes_run, _keyword_call(keywords, takes_run, bool(parameters)), check, None, _schema(struct))
 

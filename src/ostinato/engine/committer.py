@@ -63,9 +63,10 @@ class Committer:
             await asyncio.wait([self._task])
 
     def add(self, settlement: Settlement) -> None:
+        if not self._pending:
+            self._arrived.set()
+            self.idle.clear()
         self._pending.append(settlement)
-        self._arrived.set()
-        self.idle.clear()
 
     async def settled(self) -> None:
         """Until nothing waits to be committed."""

@@ -56,9 +56,10 @@ class Executor:
         self._threads = Threads()
 
     def start(self, claimed: Claimed, worker: str) -> Active:
-        """Begins an attempt in a task of its own."""
+        """Begins an attempt in a task of its own, whatever factory the loop has: it must not start before the caller
+        knows of it."""
         active = Active(claimed, self._registry.functions.get(claimed.function), worker, self._loop.time())
-        active.task = self._loop.create_task(self._execute(active))
+        active.task = asyncio.Task(self._execute(active), loop=self._loop)
         return active
 
     def close(self) -> None:

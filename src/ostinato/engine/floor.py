@@ -46,33 +46,36 @@ class Floor:
         self.given_back = 0
         self.deadlines = Deadlines(self.running, telemetry=telemetry, on_expired=self._timed_out)
         self.committer = Committer(store, telemetry, on_committed=self._committed)
-        self._stragglers = Committer(store, telemetry, on_committed=self._committed)
+        self.stragglers = Committer(store, telemetry, on_committed=self._committed)
         """For runs whose rows a transaction of the user's may still hold locked: nobody else waits for those."""
         self._executor = Executor(registry, tools, marks=StartMarks(store), on_concluded=self._concluded)
 
     def open(self) -> None:
         self.committer.start()
-        self._stragglers.start()
+        self.stragglers.start()
         self.deadlines.start()
 
     async def close(self) -> None:
         await self.committer.abandon()
-        await self._stragglers.abandon()
+        await self.stragglers.abandon()
         await self.deadlines.stop()
         self._executor.close()
 
     # --- from the start to the settlement
 
-    def begin(self, claimed: Claimed, worker: str) -> None:
-        """Starts a run that was claimed for the worker."""
-        if not self.running:
+    def begin(self, batch: Sequence[Claimed], worker: str) -> None:
+        """Starts runs that were claimed for the worker."""
+        if batch and not self.running:
             self.empty.clear()
             self.deadlines.wake()
-        active = self._executor.start(claimed, worker)
-        self.known.add(active.identity)
-        self.running[active.identity] = active
+        start, running, know = self._executor.start, self.running, self.known.add
+        for claimed in batch:
+            active = start(claimed, worker)
+            running[active.identity] = active
+            know(active.identity)
         if self._telemetry.wants(RunClaimed):
-            self._telemetry.announce(claimed_event(claimed, worker))
+            for claimed in batch:
+                self._telemetry.announce(claimed_event(claimed, worker))
 
     def _concluded(self, active: Active) -> None:
         """An attempt is over: its slot is free, and its settlement goes into the next commit."""
@@ -84,13 +87,13 @@ class Floor:
     def _settle(self, active: Active, outcome: Outcome) -> None:
         active.outcome = outcome
         changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
-        if changes:
-            self.known.add(active.identity)
-            held = active.run is not None and active.run.completed_by_caller
-            (self._stragglers if held else self.committer).add(Settlement(active, changes))
-        else:
+        if not changes:
             self.known.discard(active.identity)
             self._announce(active)
+        elif active.run is not None and active.run.completed_by_caller:
+            self.stragglers.add(Settlement(active, changes))
+        else:
+            self.committer.add(Settlement(active, changes))
 
     def _forget(self, active: Active) -> None:
         self.running.pop(active.identity, None)
@@ -116,6 +119,7 @@ class Floor:
             if fence is None or fence.lease_no != active.claimed.lease_no:
                 self._settle(active, Lost())
             elif fence.cancel_requested and fence.state == "running":
+                self.known.add(active.identity)
                 self._settle(active, Cancelled(fence.message or "cancelled"))
             else:
                 self._announce(active)

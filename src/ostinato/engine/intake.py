@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from ..model.run import START, Claimed, Mark
@@ -31,8 +32,8 @@ class Owner(Protocol):
     def id(self) -> str | None:
         """The identity under which to claim; None while there is no lease."""
 
-    def begin(self, claimed: Claimed, owner: str) -> bool:
-        """Starts a run claimed under the identity, unless that is lost by now."""
+    def begin(self, claimed: Sequence[Claimed], owner: str) -> bool:
+        """Starts runs claimed under the identity, unless that is lost by now."""
 
     def unsettled(self) -> int: ...
 
@@ -63,8 +64,9 @@ class Intake(Service):
         super().__init__(telemetry)
         self.queue, self.concurrency = queue, concurrency
         self._owner, self._store, self._wakeups, self._poll = owner, store, wakeups, poll
-        self._largest_claim = max(concurrency // 2, SMALLEST_FULL_CLAIM)
-        """Half of the slots: while one half is executed, the other is being claimed."""
+        share = concurrency // 2 if store.works_aside else concurrency
+        self._largest_claim = max(share, SMALLEST_FULL_CLAIM)
+        """Where it pays, half of the slots: while one half is executed, the other is being claimed."""
         self._topic = queue_topic(queue)
         self._wake = wakeups.bell(queue)
         self._room = Alarm()
@@ -163,11 +165,9 @@ class Intake(Service):
             self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
         return claimed
 
-    def _begin(self, claimed: list[Claimed], owner: str) -> None:
-        begin = self._owner.begin
-        for run in claimed:
-            if begin(run, owner):
-                self._running += 1
+    def _begin(self, claimed: Sequence[Claimed], owner: str) -> None:
+        if self._owner.begin(claimed, owner):
+            self._running += len(claimed)
 
     async def _look_for_a_suspect(self, owner: str, *, patience: float) -> None:
         """One at a time: if it takes this worker down again, it takes no other suspect with it."""

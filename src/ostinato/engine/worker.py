@@ -173,6 +173,7 @@ class Worker:
 
     async def _settle_the_rest(self) -> None:
         await first_of(self._floor.committer.idle, timeout=self._settings.lease)
+        await first_of(self._floor.stragglers.idle, timeout=FORCED_PATIENCE)
         for queue in self._intakes if self._floor.given_back else ():
             try:
                 await self._store.ring(queue)
@@ -181,8 +182,8 @@ class Worker:
 
     # --- what the intakes ask
 
-    def begin(self, claimed: Claimed, owner: str) -> bool:
-        """Starts a run claimed under this identity; one claimed under an identity lost meanwhile gets rescued."""
+    def begin(self, claimed: Sequence[Claimed], owner: str) -> bool:
+        """Starts runs claimed under this identity; those claimed under one that was lost meanwhile get rescued."""
         if owner != self.id:
             return False
         self._floor.begin(claimed, owner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 from ...errors import ConfigError
@@ -42,6 +43,8 @@ def adapt(text: str, schema: str) -> str:
 
 def _written_out(match: re.Match[str]) -> str:
     kind, value, member = match.groups()
+    if kind == "json" and sqlite3.sqlite_version_info >= (3, 38):
+        return f"{value} -> '$.{member}'"
     if kind == "json":
         # json_extract makes 1 of true, and rounds. With two paths it gives an array, in which all stays as it was.
         pair = f"json_extract({value}, '$.{member}', '$._')"

@@ -46,6 +46,10 @@ class SqliteStore(FlowStore):
     `clock` gives microseconds since 1970; tests replace it. `notify` means nothing here: a file is watched in any case.
     """
 
+    works_aside = False
+    """The writer's thread gets hold of the interpreter when the event loop lets go of it, which is when it has nothing
+    to do."""
+
     def __init__(
         self,
         url: str,
