@@ -317,6 +317,7 @@ async def test_old_input_that_no_longer_fits_fails_and_can_be_retried_by_hand(ma
             error = await failure_of(new.runs.handle(handle.id))
             assert error.code == "invalid_input"
             assert "input of 'enrich': $.track: Expected `str`, got `int`" in str(error)
+            assert "what the function takes here: track is an integer, not string" in str(error)
         assert (await new.runs.get(handle.id)).attempt == 1
     async with make_app() as fixed:
 

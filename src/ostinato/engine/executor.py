@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, json
 
 from ..codec import to_json
 from ..errors import InvalidInput, StoreError
+from ..model.difference import differences
 from ..model.outcome import (
     Cancelled,
     Done,
@@ -59,7 +60,7 @@ class Executor:
         """Begins an attempt in a task of its own, whatever factory the loop has: it must not start before the caller
         knows of it."""
         active = Active(claimed, self._registry.functions.get(claimed.function), worker, self._loop.time())
-        active.task = asyncio.Task(self._execute(active), loop=self._loop)
+        active.task = asyncio.Task(self._execute(active), loop=self._loop, name="ostinato run")
         return active
 
     def close(self) -> None:
@@ -100,7 +101,7 @@ class Executor:
         if isinstance(error, asyncio.CancelledError):
             return _stopped(active)
         if isinstance(error, InvalidInput):
-            return Failed("invalid_input", str(error), error, retriable=False)
+            return Failed("invalid_input", _misfit(active) or str(error), error, retriable=False)
         outcome = failure(error)
         if active.only_start and isinstance(outcome, Interrupted):  # it has started, and must not start again
             return Failed("store_unavailable", outcome.message, error, retriable=False)
@@ -210,6 +211,18 @@ class Executor:
 
     async def _fence(self, active: Active) -> Fence | None:
         return (await self._tools.store.fences([active.claimed.id])).get(active.claimed.id)
+
+
+def _misfit(active: Active) -> str | None:
+    """How the stored input differs from what the handler takes, if it does: it was enqueued by another version of it."""
+    if active.spec is None:
+        return None
+    try:
+        active.spec.input.check(active.claimed.input)
+    except InvalidInput as error:
+        found = differences(json.decode(active.spec.input.schema or b"{}"), json.decode(active.claimed.input))
+        return f"{error}; against what the function takes here: {'; '.join(found)}" if found else str(error)
+    return None
 
 
 async def _undo(run: Run) -> None:
