@@ -59,23 +59,23 @@ class DeclaredQueue(Struct, frozen=True):
 # --- signals --------------------------------------------------------------------------------------------------------
 
 
-class Rung(NamedTuple):
+class Rung(Struct, frozen=True):
     """Runs may be ready in this queue; in any queue, when it is None."""
 
     queue: str | None
 
 
-class RunsEnded(NamedTuple):
+class RunsEnded(Struct, frozen=True):
     """These runs have ended; any may have, when it is None."""
 
-    ids: Sequence[str] | None
+    ids: tuple[str, ...] | None
 
 
-class CancelAsked(NamedTuple):
+class CancelAsked(Struct, frozen=True):
     """Somebody wants a running run stopped."""
 
 
-class ListenerChanged(NamedTuple):
+class ListenerChanged(Struct, frozen=True):
     """Wake-ups work again (everything armed is to be armed anew, and what was missed is to be looked for), or do
     not."""
 

@@ -159,7 +159,7 @@ class PostgresListener:
             case "q":
                 self._on_signal(Rung(rest))
             case "r":
-                self._on_signal(RunsEnded(rest.split(",")))
+                self._on_signal(RunsEnded(tuple(rest.split(","))))
             case "c":
                 self._on_signal(CancelAsked())
             case "p" if rest == self._token and self._probed and not self._probed.done():

@@ -20,6 +20,7 @@ _TELLING: dict[str, tuple[Signal, ...]] = {
     "insert_runs": (Rung(None),),
     "release_due": (Rung(None),),
     "retry_runs": (Rung(None),),
+    "resume_queue": (Rung(None),),
     "settle_runs": (Rung(None), RunsEnded(None)),
     "complete_runs": (RunsEnded(None),),
     "cancel_runs": (RunsEnded(None), CancelAsked()),
@@ -97,8 +98,7 @@ class Watch:
         executed, self.executed = self.executed, set()
         if changed and self._ears:
             self._active = time.monotonic()
-            # A list: in a set, Rung(None) and RunsEnded(None) are one and the same tuple.
-            self._tell([signal for block in executed for signal in _TELLING.get(block, ())])
+            self._tell({signal for block in executed for signal in _TELLING.get(block, ())})
 
     def _tell(self, signals: Iterable[Signal]) -> None:
         if signals:
