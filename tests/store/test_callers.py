@@ -13,6 +13,7 @@ import pytest
 from ostinato.errors import ConfigError, StoreUnavailable, TransactionMisused, UnknownFunction
 from ostinato.integrations.connections import caller_of
 from ostinato.model.run import State
+from ostinato.store.sql import numbered, parse
 from tests.store.databases import Database, only_postgres, only_sqlite
 from tests.store.samples import a_claimed_run, a_run, accepted, completed, given_back, runs, states
 
@@ -182,3 +183,23 @@ async def test_a_connection_with_habits_of_its_own_is_fine(database: Database):
 
     assert {again.id: run.id} == committed.existing
     assert {run.id} == await database.store.views.existing([run.id])
+
+
+# --- statements for callers' drivers
+
+
+def test_a_statement_can_be_written_for_drivers_with_formats():
+    """Names stay, whatever the store's own driver wants; a percent sign is no format."""
+    (block,) = parse("-- name: find\nselect :id::text, 7 % 2 from runs where id = :id and title like 'a%' and n = :n")
+    text, values = numbered(block).pyformat({"id": "x", "n": 1})
+
+    assert text == "select %(id)s::text, 7 %% 2 from runs where id = %(id)s and title like 'a%%' and n = %(n)s"
+    assert values == {"id": "x", "n": 1}
+    assert numbered(block).arguments({"n": 1, "id": "x"}) == ["x", 1]
+
+
+def test_a_statement_without_parameters_is_taken_as_it_is():
+    """Such a driver looks for formats only where there are values."""
+    (block,) = parse("-- name: half\nselect 7 % 2")
+
+    assert block.pyformat({}) == ("select 7 % 2", None)

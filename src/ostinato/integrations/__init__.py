@@ -1,1 +1,1 @@
-"""Callers' own connections and frameworks."""
+"""Callers' own connections and frameworks, one file for each library."""

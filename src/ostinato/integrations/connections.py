@@ -2,71 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from importlib import import_module
 
-from ..errors import ConfigError, TransactionMisused
+from ..errors import ConfigError
 from ..store.ports import Caller
 
-T = TypeVar("T")
-Flow = Generator[Any, Any, T]
-Blocks = Mapping[str, Any]
-
-
-class AsyncpgCaller:
-    dialect = "postgresql"
-    is_async = True
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-
-    async def drive(self, flow: Flow[T], blocks: Blocks) -> T:
-        if not self.connection.is_in_transaction():
-            raise TransactionMisused("conn= has no open transaction; use it inside `async with conn.transaction():`")
-        try:
-            call = next(flow)
-            while True:
-                block = blocks[call.block]
-                call = flow.send(await self.connection.fetch(block.text, *block.arguments(call.arguments)))
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-class SqliteCaller:
-    """Used inline, on the calling thread: `drive` awaits nothing."""
-
-    dialect = "sqlite"
-    is_async = False
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-
-    async def drive(self, flow: Flow[T], blocks: Blocks) -> T:
-        cursor = self.connection.cursor()
-        cursor.row_factory = None
-        try:
-            call = next(flow)
-            while True:
-                rows = cursor.execute(blocks[call.block].text, call.arguments).fetchall()
-                call = flow.send(rows)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-
-
-_CALLERS: dict[str, Callable[[Any], Caller]] = {
-    "asyncpg.connection.Connection": AsyncpgCaller,
-    "asyncpg.pool.PoolConnectionProxy": AsyncpgCaller,
-    "sqlite3.Connection": SqliteCaller,
+_CALLERS = {
+    "asyncpg.connection.Connection": "asyncpg.AsyncpgCaller",
+    "asyncpg.pool.PoolConnectionProxy": "asyncpg.AsyncpgCaller",
+    "psycopg.Connection": "psycopg.PsycopgCaller",
+    "psycopg.AsyncConnection": "psycopg.AsyncPsycopgCaller",
+    "psycopg2.extensions.connection": "psycopg2.Psycopg2Caller",
+    "sqlalchemy.orm.session.Session": "sqlalchemy.SqlalchemyCaller",
+    "sqlalchemy.orm.scoping.scoped_session": "sqlalchemy.of_scoped_session",
+    "sqlalchemy.engine.base.Connection": "sqlalchemy.SqlalchemyCaller",
+    "sqlalchemy.ext.asyncio.session.AsyncSession": "sqlalchemy.AsyncSqlalchemyCaller",
+    "sqlalchemy.ext.asyncio.scoping.async_scoped_session": "sqlalchemy.of_async_scoped_session",
+    "sqlalchemy.ext.asyncio.engine.AsyncConnection": "sqlalchemy.AsyncSqlalchemyCaller",
+    "django.utils.connection.ConnectionProxy": "django.DjangoCaller",
+    "django.db.backends.base.base.BaseDatabaseWrapper": "django.DjangoCaller",
+    "sqlite3.Connection": "sqlite3.SqliteCaller",
 }
+"""For each type, the module here and what in it makes the caller."""
 
 
 def caller_of(connection: object) -> Caller:
     """What can execute our statements in the caller's transaction."""
     for kind in type(connection).__mro__:
-        if make := _CALLERS.get(f"{kind.__module__}.{kind.__qualname__}"):
-            return make(connection)
+        if found := _CALLERS.get(f"{kind.__module__}.{kind.__qualname__}"):
+            module, _, name = found.partition(".")
+            caller: Caller = getattr(import_module(f"{__package__}.{module}"), name)(connection)
+            return caller
     given = type(connection)
     raise ConfigError(
-        f"conn= is a {given.__module__}.{given.__qualname__}; "
-        "give an asyncpg.Connection (also one of a pool) or a sqlite3.Connection"
+        f"conn= is a {given.__module__}.{given.__qualname__}; give an asyncpg.Connection (also one of a pool), a "
+        "psycopg.Connection or AsyncConnection, a psycopg2 connection, a Session, AsyncSession, Connection or "
+        "AsyncConnection of SQLAlchemy, Django's django.db.connection, or a sqlite3.Connection"
     )

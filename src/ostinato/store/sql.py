@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
@@ -18,14 +18,21 @@ _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One statement: its text for the driver, and its parameters in the order of their numbers."""
+    """One statement: its text for the store's own driver, and its parameters in the order of their numbers."""
 
     name: str
     text: str
     parameters: tuple[str, ...]
+    formatted: str = ""
+    """The text with `%(name)s` in place of `:name`."""
 
     def arguments(self, values: Mapping[str, object]) -> list[object]:
         return [values[name] for name in self.parameters]
+
+    def pyformat(self, values: Mapping[str, object]) -> tuple[str, Mapping[str, object] | None]:
+        """The text and the arguments for a driver that takes `%(name)s`, as psycopg, psycopg2 and Django do. Without
+        arguments such a driver takes the text as it is."""
+        return (self.formatted, values) if self.parameters else (self.text, None)
 
 
 def load(package: str, *, adapt: Callable[[str], str]) -> dict[str, Block]:
@@ -43,13 +50,15 @@ def load(package: str, *, adapt: Callable[[str], str]) -> dict[str, Block]:
 def parse(text: str) -> list[Block]:
     """The blocks of one file."""
     pieces = _NAME.split(text)[1:]
-    return [
-        Block(name, _COMMENT.sub("", body).strip(), tuple(dict.fromkeys(_PARAMETER.findall(_COMMENT.sub("", body)))))
-        for name, body in zip(pieces[::2], pieces[1::2], strict=True)
-    ]
+    return [_block(name, _COMMENT.sub("", body).strip()) for name, body in zip(pieces[::2], pieces[1::2], strict=True)]
+
+
+def _block(name: str, text: str) -> Block:
+    formatted = _PARAMETER.sub(r"%(\1)s", text.replace("%", "%%"))
+    return Block(name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))), formatted)
 
 
 def numbered(block: Block) -> Block:
     """The block with `$1` in place of `:name`, as PostgreSQL's protocol wants it."""
     places = {name: f"${number}" for number, name in enumerate(block.parameters, start=1)}
-    return Block(block.name, _PARAMETER.sub(lambda match: places[match[1]], block.text), block.parameters)
+    return replace(block, text=_PARAMETER.sub(lambda match: places[match[1]], block.text))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ...errors import ConfigError
 from .errors import is_busy
@@ -63,14 +64,11 @@ def _prepare(connection: sqlite3.Connection, path: str, synchronous: str) -> Non
     connection.execute("pragma temp_store = memory")
 
 
-def know_the_clock(connection: sqlite3.Connection, clock: Clock, *, unless_known: bool = False) -> None:
-    """Makes ostinato_now(). It cannot be made again while a statement of the connection is under way."""
-    try:
-        known = unless_known and connection.execute("select ostinato_now()")
-    except sqlite3.OperationalError:
-        known = False
-    if not known:
-        connection.create_function("ostinato_now", 0, clock)
+def know_the_clock(connection: Any, clock: Clock) -> Awaitable[None] | None:
+    """Makes ostinato_now(). It cannot be made again while a statement of the connection is under way. Answers what is
+    to be awaited, if the connection is of aiosqlite."""
+    answer: Awaitable[None] | None = connection.create_function("ostinato_now", 0, clock)
+    return answer
 
 
 def begin(connection: sqlite3.Connection, patience: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ...errors import NotMigrated, OstinatoError, StoreError, StoreUnavailable
@@ -25,13 +25,22 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _primary_code(error) in _BUSY
 
 
+def _itself(error: BaseException) -> BaseException:
+    return error
+
+
 @contextmanager
-def translated(path: str, *, tables: str) -> Iterator[None]:
-    """Raises our errors for the database's, and lets the user's own pass. `tables`: how the names of ours begin."""
+def translated(
+    path: str, *, tables: str, underlying: Callable[[BaseException], BaseException] = _itself
+) -> Iterator[None]:
+    """Raises our errors for the database's, and lets the user's own pass. `tables`: how the names of ours begin;
+    `underlying`: what sqlite3 raised, of the error that a library has made of it."""
     try:
         yield
-    except sqlite3.Error as error:
-        if (ours := _translate(error, path, tables)) is None:
+    except Exception as error:
+        raised = underlying(error)
+        ours = _translate(raised, path, tables) if isinstance(raised, sqlite3.Error) else None
+        if ours is None:
             raise
         raise ours from error
 
