@@ -22,7 +22,8 @@ print(sorted({"asyncio", "msgspec", "rich", "ostinato.app"} & set(sys.modules)),
 def test_help_names_every_command():
     """`ostinato --help` lists all commands with a line each."""
     printed = Cli().does("--help")
-    assert all(f"  {name} " in printed for name in ("demo", "worker", "enqueue", "runs", "workers", "migrate"))
+    commands = ("demo", "worker", "enqueue", "runs", "queues", "workers", "top", "migrate")
+    assert all(f"  {name} " in printed for name in commands)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +36,20 @@ def test_help_names_every_command():
         ["runs", "show"],
         ["runs", "retry"],
         ["runs", "cancel"],
+        ["runs", "purge"],
+        ["queues", "list"],
+        ["queues", "show"],
+        ["queues", "pause"],
+        ["queues", "resume"],
+        ["queues", "purge"],
+        ["top"],
         ["workers", "list"],
         ["migrate", "up"],
         ["migrate", "status"],
         ["migrate", "sql"],
         ["migrate", "verify"],
+        ["migrate", "grant"],
+        ["doctor"],
     ],
     ids=" ".join,
 )

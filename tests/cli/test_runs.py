@@ -156,7 +156,7 @@ def test_what_cannot_be_retried_is_said(failed: str, cli: Cli):
 
 
 def test_all_failed_runs_of_a_function_are_retried(url: str, cli: Cli):
-    """--all takes those that the options name, the newest first, up to the limit."""
+    """--all takes those that the options name, the oldest first, up to the limit."""
     with worker(url):
         for _ in range(3):
             cli("enqueue", "refuse", "--wait")
@@ -170,6 +170,19 @@ def test_retrying_needs_ids_or_all(cli: Cli):
     """Neither, or both, is a usage error."""
     assert "name runs by their IDs, or all of a kind" in cli.fails("runs", "retry", code=2)
     assert "name runs by their IDs, or all of a kind" in cli.fails("runs", "retry", "x", "--all", code=2)
+    for options in (["x", "--queue", "mail"], ["x", "--dry-run"], ["--dry-run"], ["--limit", "3"]):
+        assert "name runs by their IDs" in cli.fails("runs", "retry", *options, code=2)
+        assert "name runs by their IDs" in cli.fails("runs", "cancel", *options, code=2)
+    assert "name runs by their IDs" in cli.fails("runs", "purge", "--dry-run", code=2)
+
+
+def test_failed_runs_are_retried_by_their_error(failed: str, cli: Cli):
+    """A dry run shows them; the rest is as with --all."""
+    assert cli.does("runs", "retry", "--code", "KeyError", "--dry-run") == "0 runs would go again\n"
+    shown = cli.does("runs", "retry", "--code", "ValueError", "--newer-than", "1h", "--dry-run")
+    assert shown.startswith("1 run would go again\n")
+    assert failed in shown
+    assert cli.does("runs", "retry", "--code", "ValueError", "--newer-than", "1h") == "1 run will go again\n"
 
 
 def test_a_run_whose_key_is_taken_cannot_be_retried(url: str, cli: Cli):
@@ -209,3 +222,51 @@ def test_what_has_ended_cannot_be_cancelled(failed: str, cli: Cli):
     said = cli.fails("runs", "cancel", failed, "nosuch").splitlines()
     assert said[0] == f"error: run {failed} is failed already"
     assert "no run has the id 'nosuch'" in said[1]
+
+
+def test_runs_are_cancelled_by_what_they_are(cli: Cli):
+    """After a question; a dry run shows some, and nothing is asked for it."""
+    for _ in range(7):
+        enqueued(cli, "greet")
+    kept = enqueued(cli, "refuse")
+    preview = cli("runs", "cancel", "--function", "greet", "--dry-run")
+    assert preview.stdout.startswith("7 runs would be cancelled\n")
+    assert preview.stderr == "the first 5:\n"
+    assert cli.reads("runs", "cancel", "--function", "greet", "--dry-run")["count"] == 7
+    assert "nothing was changed" in cli.fails("runs", "cancel", "--function", "greet", stdin="n\n")
+    cancelling = cli("runs", "cancel", "--function", "greet", "--reason", "not needed", stdin="y\n")
+    assert (cancelling.stdout, cancelling.stderr) == ("7 runs cancelled\n", "cancel 7 runs? [y/N]: y\n")
+    cancelled = cli.reads("runs", "list", "--state", "cancelled")
+    assert [run["error"]["message"] for run in cancelled] == ["not needed"] * 7
+    assert [run["id"] for run in cli.reads("runs", "list", "--state", "ready")] == [kept]
+
+
+def test_runs_are_cancelled_by_state_key_and_age(cli: Cli):
+    """Each narrows it; --all is everything."""
+    enqueued(cli, "greet", "--delay", "1h")
+    enqueued(cli, "greet", "--key", "k")
+    enqueued(cli, "greet")
+    assert cli.does("runs", "cancel", "--yes", "--older-than", "1h") == "0 runs cancelled\n"
+    assert cli.does("runs", "cancel", "--yes", "--state", "held", "--newer-than", "1h") == "1 run cancelled\n"
+    assert cli.does("runs", "cancel", "--yes", "--key", "k") == "1 run cancelled\n"
+    assert cli.does("runs", "cancel", "--yes", "--all") == "1 run cancelled\n"
+
+
+def test_lists_take_the_same_filters(failed: str, cli: Cli):
+    """So that what a verb would do can be looked at."""
+    assert [run["id"] for run in cli.reads("runs", "list", "--code", "ValueError", "--newer-than", "1h")] == [failed]
+    result = cli("runs", "list", "--code", "ValueError", "--older-than", "90m")
+    assert result.stderr == "no runs with code ValueError, older than 1 h 30 min\n"
+
+
+# --- purge
+
+
+def test_runs_are_purged(failed: str, cli: Cli):
+    """Those that have ended and match, after a question."""
+    waiting = enqueued(cli, "greet")
+    assert cli.does("runs", "purge", "--state", "completed", "--yes") == "0 runs deleted\n"
+    assert cli.does("runs", "purge", "--function", "greet", "--dry-run").startswith("1 run would be deleted\n")
+    assert cli.does("runs", "purge", "--function", "greet", stdin="y\n") == "1 run deleted\n"
+    assert [run["id"] for run in cli.reads("runs", "list")] == [waiting]
+    assert failed in cli.fails("runs", "show", failed)

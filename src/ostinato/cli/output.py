@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +32,11 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else UNLIMITED, emoji=False, markup=False)
+
+
+def can_draw() -> bool:
+    """Whether there is a terminal for live views."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and "utf" in sys.stdout.encoding.lower()
 
 
 def show(renderable: RenderableType) -> None:

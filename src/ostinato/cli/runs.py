@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import bulk
+from .bulk import bulk_options, filter_options, state_option, yes_option
 from .failure import complain, note
 from .options import connection_options, json_option, wait_for, with_app
 
@@ -15,19 +17,17 @@ if TYPE_CHECKING:
     from ..model.view import RunView
 
 STATES = ["held", "ready", "running", "completed", "failed", "cancelled"]
-PAGE = 500
 
 
-@click.group(short_help="List, show, retry and cancel runs.")
+@click.group(short_help="List, show, retry, cancel and purge runs.")
 @connection_options
 def runs() -> None:
-    """List, show, retry and cancel runs."""
+    """List, show, retry, cancel and purge runs."""
 
 
 @runs.command("list")
-@click.option("--function", help="Runs of this function.")
-@click.option("--queue", help="Runs of this queue.")
-@click.option("--state", type=click.Choice(STATES), help="Runs in this state.")
+@filter_options()
+@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many.")
 @click.option("--before", metavar="ID", help="Runs older than this one: the next page.")
 @json_option
@@ -75,26 +75,28 @@ async def _run_and_service(app: App, run_id: str) -> tuple[RunView, bool]:
     return run, any(worker.alive and not worker.stopping and run.queue in worker.queues for worker in workers)
 
 
+all_option = click.option("--all", "everything", is_flag=True, help="All runs, or all that the options below leave.")
+
+
 @runs.command("retry")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All runs that the options below name, instead of IDs.")
-@click.option("--state", type=click.Choice(["failed", "cancelled"]), default="failed", show_default=True)
-@click.option("--function", help="Only runs of this function.")
-@click.option("--queue", help="Only runs of this queue.")
-@click.option("--limit", type=click.IntRange(min=1), help="At most so many, the newest first.")
+@all_option
+@state_option("failed", "cancelled", default="failed")
+@filter_options()
+@bulk_options
 @connection_options
 @with_app
-def retry_runs(app: App, /, ids: Sequence[str], everything: bool, limit: int | None, **filters: Any) -> None:
-    """Let failed or cancelled runs go again, with a fresh budget of attempts."""
-    if bool(ids) == everything:
-        raise click.UsageError("name runs by their IDs, or all of a kind: --all [--function NAME]")
-    if everything:
-        retried, refused = wait_for(_retry_all(app, limit, filters))
-        click.echo(f"{retried} {_runs(retried)} will go again")
-        if refused:
-            note(f"{refused} cannot: other runs hold their keys")
-        return
-    _report(ids, wait_for(_retry(app, ids)), "will go again")
+def retry_runs(app: App, /, ids: Sequence[str], **given: Any) -> None:
+    """Let failed or cancelled runs go again, with a fresh budget of attempts.
+
+    \b
+      ostinato runs retry 01K9Z6Q2F3M8W5T7R1Y4X0V6B2
+      ostinato runs retry --function enrich --code TimeoutError --newer-than 1h --dry-run
+    """
+    if _by_ids(ids, given):
+        _report(ids, wait_for(_retry(app, ids)), "will go again")
+    else:
+        bulk.carry_out(app, app.runs.retry_where, bulk.RETRY, **given)
 
 
 async def _retry(app: App, ids: Sequence[str]) -> dict[str, str]:
@@ -112,29 +114,27 @@ async def _retry(app: App, ids: Sequence[str]) -> dict[str, str]:
     return refused
 
 
-async def _retry_all(app: App, limit: int | None, filters: dict[str, Any]) -> tuple[int, int]:
-    """Retries page by page; answers how many go again and how many cannot."""
-    seen = retried = 0
-    before = None
-    async with app:
-        while limit is None or seen < limit:
-            size = PAGE if limit is None else min(PAGE, limit - seen)
-            page = [run.id for run in await app.runs.list(limit=size, before=before, **filters)]
-            if not page:
-                break
-            retried += len(await app.runs.retry_many(page))
-            seen, before = seen + len(page), page[-1]
-    return retried, seen - retried
-
-
 @runs.command("cancel")
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--reason", default="cancelled by request", show_default=True, help="Kept with the run.")
+@all_option
+@state_option("held", "ready", "running", default="all three")
+@filter_options()
+@bulk_options
+@yes_option
 @connection_options
 @with_app
-def cancel_runs(app: App, /, ids: Sequence[str], reason: str) -> None:
-    """Cancel runs: waiting ones at once, running ones by asking their worker."""
-    _report(ids, wait_for(_cancel(app, ids, reason)), "cancelled")
+def cancel_runs(app: App, /, ids: Sequence[str], reason: str, yes: bool, **given: Any) -> None:
+    """Cancel runs: waiting ones at once, running ones by asking their worker.
+
+    \b
+      ostinato runs cancel 01K9Z6Q2F3M8W5T7R1Y4X0V6B2 --reason "not needed"
+      ostinato runs cancel --queue mail --state ready --older-than 1d
+    """
+    if _by_ids(ids, given):
+        _report(ids, wait_for(_cancel(app, ids, reason)), "cancelled")
+    else:
+        bulk.carry_out(app, app.runs.cancel_where, bulk.CANCEL, yes=yes, reason=reason, **given)
 
 
 async def _cancel(app: App, ids: Sequence[str], reason: str) -> dict[str, str]:
@@ -152,6 +152,34 @@ async def _cancel(app: App, ids: Sequence[str], reason: str) -> dict[str, str]:
     return refused
 
 
+@runs.command("purge")
+@all_option
+@state_option("completed", "failed", "cancelled", "held", "ready", default="all that have ended")
+@filter_options()
+@bulk_options
+@yes_option
+@connection_options
+@with_app
+def purge_runs(app: App, /, **given: Any) -> None:
+    """Delete runs that have ended, with their attempts; waiting ones only if --state names them.
+
+    \b
+      ostinato runs purge --state completed --older-than 1d
+    """
+    _by_ids((), given)
+    bulk.carry_out(app, app.runs.purge, bulk.PURGE, **given)
+
+
+def _by_ids(ids: Sequence[str], given: dict[str, Any]) -> bool:
+    """Whether runs are named by their IDs, and not by what they are. It must be one of the two."""
+    given["state"] = given["state"] or None
+    bulk_only = [name for name, value in given.items() if value is not None and value is not False]
+    narrowing = [name for name in bulk_only if name not in ("limit", "dry_run", "as_json", "yes")]
+    if bool(ids) == bool(narrowing) or (ids and bulk_only):
+        raise click.UsageError("name runs by their IDs, or all of a kind: --all, or options like --function NAME")
+    return bool(ids)
+
+
 def _report(ids: Sequence[str], refused: dict[str, str], done: str) -> None:
     """A line for each run; exit code 1 if any could not."""
     for run_id in dict.fromkeys(ids):
@@ -164,9 +192,8 @@ def _report(ids: Sequence[str], refused: dict[str, str], done: str) -> None:
 
 
 def _described(filters: dict[str, Any]) -> str:
-    given = [f"{name} {value}" for name, value in filters.items() if value]
+    from .words import span
+
+    shown = {name.replace("_", " "): value for name, value in filters.items() if value is not None}
+    given = [f"{name} {span(value) if isinstance(value, float) else value}" for name, value in shown.items()]
     return f" with {', '.join(given)}" if given else ""
-
-
-def _runs(number: int) -> str:
-    return "run" if number == 1 else "runs"

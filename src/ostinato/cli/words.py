@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -91,6 +92,6 @@ def why_held(run: RunView) -> str | None:
         case Reason.RETRY:
             return f"its last attempt failed; it is tried again at {moment(run.run_at)}"
         case Reason.PAUSED:
-            return f"the queue {run.queue!r} is paused"
+            return f"the queue {run.queue!r} is paused; let it go on: ostinato queues resume {shlex.quote(run.queue)}"
         case reason:
             return reason

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import json
 
 from ..engine.door import NO_OPTIONS, EnqueueOptions, ids_of, invoked_by
-from ..errors import IllegalMove, KeyTaken, ResultTimeout, RunCancelled, RunFailed, UnknownFunction, UnknownRun
+from ..engine.tracing import sending, sent
+from ..errors import (
+    IllegalMove,
+    InvalidOption,
+    KeyTaken,
+    ResultTimeout,
+    RunCancelled,
+    RunFailed,
+    UnknownFunction,
+    UnknownRun,
+)
 from ..model.change import Committed, RunInserted
 from ..model.outcome import storable
 from ..model.run import State
-from ..model.view import RunCount, RunError, RunFilter, RunView
+from ..model.view import BulkOutcome, RunCount, RunError, RunFilter, RunView
 from ..store.ports import Ended, Store
+from . import bulk
+from .bulk import Filters, States
 
 if TYPE_CHECKING:
     from ..engine.site import Site
@@ -64,14 +76,20 @@ class Runs:
         *,
         source: str = "api",
     ) -> Handle:
-        change = self._site.door.one(function, given, fields or {}, options, invoked_by=invoked_by(source))
-        return (await self._insert([change], options))[0]
+        with sending(function) as span:
+            change = self._site.door.one(function, given, fields or {}, options, invoked_by=invoked_by(source))
+            handle = (await self._insert([change], options))[0]
+            sent(span, change.queue, [handle.id])
+            return handle
 
     async def enqueue_many(
         self, function: str, inputs: Iterable[Any], options: EnqueueOptions = NO_OPTIONS, *, source: str = "api"
     ) -> list[Handle]:
-        changes = self._site.door.many(function, inputs, options, invoked_by=invoked_by(source))
-        return await self._insert(changes, options) if changes else []
+        with sending(function) as span:
+            changes = self._site.door.many(function, inputs, options, invoked_by=invoked_by(source))
+            handles = await self._insert(changes, options) if changes else []
+            sent(span, changes[0].queue if changes else None, [handle.id for handle in handles])
+            return handles
 
     async def _insert(self, changes: Sequence[RunInserted], options: EnqueueOptions) -> list[Handle]:
         try:
@@ -107,9 +125,9 @@ class Runs:
             return view
 
     async def list(self, where: RunFilter | None = None, **filters: Any) -> Sequence[RunView]:
-        """Runs by function, queue and state, newest first; `before=` an id pages on."""
+        """Runs by function, queue, state, key, error code and age, newest first; `before=` an id pages on."""
         async with self._site.store() as store:
-            return await store.views.runs(where or RunFilter(**filters))
+            return await store.views.runs(where or RunFilter(**bulk.ages(filters)))
 
     async def counts(self) -> Sequence[RunCount]:
         """How many runs there are, by function, queue and state."""
@@ -158,6 +176,91 @@ class Runs:
         if run.state in (State.FAILED, State.CANCELLED):
             raise KeyTaken(f"run {run.id} cannot go again: another run of {run.function!r} holds its key {run.key!r}")
         raise IllegalMove(f"run {run.id} is {run.state.value}; only failed and cancelled runs can be retried")
+
+    # --- many at once
+
+    async def cancel_where(
+        self,
+        *,
+        state: States = None,
+        reason: str = "cancelled by request",
+        limit: int | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        **filters: Unpack[Filters],
+    ) -> BulkOutcome:
+        """Cancels the runs that match and have not ended, in small commits: `function=`, `queue=`, `state=` (one or
+        several of held, ready, running), `key=`, `code=` of the last error, `older_than=`, `newer_than=`."""
+        if not everything:
+            bulk.refuse_everything("cancel", filters, state)
+        unended = (*bulk.WAITING, State.RUNNING)
+        states = bulk.chosen("cancel", state, unended, unended)
+        async with self._site.store() as store:
+
+            async def cancel(state: State, ids: Sequence[str]) -> Sequence[str]:
+                return [cancelled.id for cancelled in await store.cancel(ids, storable(reason), state=state)]
+
+            return await _in_bulk(store, states, filters, cancel, limit=limit, dry_run=dry_run, patience=bulk.PATIENCE)
+
+    async def retry_where(
+        self,
+        *,
+        state: States = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        **filters: Unpack[Filters],
+    ) -> BulkOutcome:
+        """Lets the failed runs that match go again, or with `state="cancelled"` the cancelled ones. Those whose key
+        another run holds are left as they are."""
+        if not everything:
+            bulk.refuse_everything("retry", filters, state)
+        states = bulk.chosen("retry", state, (State.FAILED, State.CANCELLED), (State.FAILED,))
+        async with self._site.store() as store:
+
+            async def retry(state: State, ids: Sequence[str]) -> Sequence[str]:
+                return list(await store.retry(ids, state=state))
+
+            return await _in_bulk(store, states, filters, retry, limit=limit, dry_run=dry_run)
+
+    async def purge(
+        self,
+        *,
+        state: States = None,
+        limit: int | None = None,
+        dry_run: bool = False,
+        everything: bool = False,
+        **filters: Unpack[Filters],
+    ) -> BulkOutcome:
+        """Deletes the runs that match and have ended, with their attempts. Waiting ones are deleted only if `state=`
+        names them (held, ready), running ones never. Keys for a period or for ever stay taken."""
+        if not everything:
+            bulk.refuse_everything("purge", filters, state)
+        states = bulk.chosen("purge", state, (*bulk.ENDED, *bulk.WAITING), bulk.ENDED)
+        async with self._site.store() as store:
+
+            async def purge(state: State, ids: Sequence[str]) -> Sequence[str]:
+                return await store.purge(ids, state=state)
+
+            return await _in_bulk(store, states, filters, purge, limit=limit, dry_run=dry_run, patience=bulk.PATIENCE)
+
+
+async def _in_bulk(
+    store: Store,
+    states: Sequence[State],
+    filters: Filters,
+    verb: bulk.Change,
+    *,
+    limit: int | None,
+    dry_run: bool,
+    patience: int = 0,
+) -> BulkOutcome:
+    if limit is not None and limit < 1:
+        raise InvalidOption(f"limit={limit!r} must be at least 1, or None")
+    where = await bulk.selection(store, filters)
+    if dry_run:
+        return await bulk.count(store, states, where, limit=limit)
+    return await bulk.change(store, states, where, verb, limit=limit, patience=patience)
 
 
 def _value(run_id: str, ended: Ended) -> Any:

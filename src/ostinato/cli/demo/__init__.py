@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
 import click
 
 from ..options import duration as duration_option
@@ -21,19 +18,15 @@ def demo(duration: float | None, plain: bool) -> None:
     call. Two real worker processes do it, on an SQLite file in a temporary folder. Now and then one of them is killed
     with kill -9: watch what becomes of its runs.
     """
+    from ..output import can_draw
     from .plain import PlainView, print_line
     from .play import View, play
     from .screen import ScreenView
     from .story import Story
     from .summary import print_summary
 
-    plain = plain or not _can_draw()
+    plain = plain or not can_draw()
     story = Story(tell=print_line) if plain else Story()
     view: View = PlainView() if plain else ScreenView()
     wait_for(play(view, story, duration=duration))
     print_summary(story)
-
-
-def _can_draw() -> bool:
-    """Whether there is a terminal to draw on."""
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and "utf" in sys.stdout.encoding.lower()

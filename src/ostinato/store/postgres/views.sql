@@ -27,6 +27,12 @@ select to_jsonb(v)::text from (
     where (:function::text is null or r.function = :function)
       and (:queue::text is null or r.queue = :queue)
       and (:state::text is null or r.state = :state)
+      and (:key::text is null or r.key = :key)
+      and (:code::text is null or r.error->>'code' = :code)
+      and (:older_than::double precision is null
+           or coalesce(r.ended_at, r.created_at) <= ostinato.clock() - :older_than * interval '1 second')
+      and (:newer_than::double precision is null
+           or coalesce(r.ended_at, r.created_at) >= ostinato.clock() - :newer_than * interval '1 second')
       and (:before::text is null or r.id < :before)
     order by r.id desc
     limit :limit
@@ -46,6 +52,25 @@ select jsonb_build_object('function', function, 'queue', queue, 'state', state, 
 from ostinato.runs
 group by function, queue, state
 order by function, queue, state
+
+-- name: depths
+-- How many runs of each function could start now: ready, or held and due. Queues are walked one by one, so that of the held
+-- runs only those that are due are looked at.
+with recursive queues (name) as (
+    select min(queue) from ostinato.runs where state = 'held'
+    union all
+    select (select min(r.queue) from ostinato.runs r where r.state = 'held' and r.queue > q.name) from queues q where q.name is not null
+)
+select function, count(*)
+from (
+    select function from ostinato.runs where state = 'ready'
+    union all
+    select r.function
+    from (select ostinato.clock() as moment) now, queues q
+    join ostinato.runs r on r.queue = q.name and r.state = 'held'
+    where r.run_at <= now.moment
+) waiting
+group by function
 
 -- name: workers
 select to_jsonb(v)::text from (

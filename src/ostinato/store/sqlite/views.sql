@@ -38,6 +38,10 @@ left join ostinato_functions f on f.name = r.function
 where (:function is null or r.function = :function)
   and (:queue is null or r.queue = :queue)
   and (:state is null or r.state = :state)
+  and (:key is null or r.key = :key)
+  and (:code is null or json_extract(r.error, '$.code') = :code)
+  and (:older_than is null or coalesce(r.ended_at, r.created_at) <= (select ostinato_now()) - 1000000 * :older_than)
+  and (:newer_than is null or coalesce(r.ended_at, r.created_at) >= (select ostinato_now()) - 1000000 * :newer_than)
   and (:before is null or r.id < :before)
 order by r.id desc
 limit :limit
@@ -57,6 +61,24 @@ from ostinato_runs
 group by function, queue, state
 order by function, queue, state
 
+-- name: depths
+-- How many runs of each function could start now: ready, or held and due. Queues are walked one by one, so that of the held
+-- runs only those that are due are looked at.
+with recursive queues (name) as (
+    select min(queue) from ostinato_runs where state = 'held'
+    union all
+    select (select min(r.queue) from ostinato_runs r where r.state = 'held' and r.queue > q.name) from queues q where q.name is not null
+)
+select function, count(*)
+from (
+    select function from ostinato_runs where state = 'ready'
+    union all
+    select r.function
+    from queues q
+    cross join ostinato_runs r on r.queue = q.name and r.state = 'held' and r.run_at <= (select ostinato_now())
+) waiting
+group by function
+
 -- name: workers
 select json_object(
     'id', w.id, 'name', w.name, 'queues', json(w.queues), 'lease', w.lease, 'started_at', $time(w.started_at),
@@ -73,7 +95,8 @@ order by w.started_at
 -- name: functions
 select json_object(
     'name', f.name, 'queue', f.queue, 'attempts', f.attempts, 'timeout', f.timeout, 'retry', json(f.retry),
-    'input_schema', json(f.input_schema), 'version', f.version, 'declared_at', $time(f.declared_at))
+    'input_schema', json(f.input_schema), 'version', f.version, 'priority', f.priority,
+    'declared_at', $time(f.declared_at))
 from ostinato_functions f
 order by f.name
 
