@@ -41,6 +41,7 @@ class RunClaimed(Event, frozen=True):
     worker: str
     waited: float
     metadata: dict[str, Any] | None = None
+    trace_id: str | None = None
 
 
 class RunCompleted(Event, frozen=True):
@@ -51,6 +52,7 @@ class RunCompleted(Event, frozen=True):
     worker: str
     duration: float
     metadata: dict[str, Any] | None = None
+    trace_id: str | None = None
 
 
 class RunFailed(Event, frozen=True):
@@ -67,6 +69,7 @@ class RunFailed(Event, frozen=True):
     will_retry: bool
     retry_in: float | None = None
     metadata: dict[str, Any] | None = None
+    trace_id: str | None = None
 
 
 class RunCancelled(Event, frozen=True):
@@ -78,6 +81,7 @@ class RunCancelled(Event, frozen=True):
     duration: float
     reason: str
     metadata: dict[str, Any] | None = None
+    trace_id: str | None = None
 
 
 class RunGivenBack(Event, frozen=True):
@@ -85,6 +89,7 @@ class RunGivenBack(Event, frozen=True):
     function: str
     queue: str
     worker: str
+    trace_id: str | None = None
 
 
 class StaleWriteRefused(Event, frozen=True):
@@ -94,6 +99,7 @@ class StaleWriteRefused(Event, frozen=True):
     function: str
     lease_no: int
     worker: str
+    trace_id: str | None = None
 
 
 class LeaseRenewed(Event, frozen=True):
@@ -112,10 +118,14 @@ class WorkerBuried(Event, frozen=True):
 
 
 class RunRescued(Event, frozen=True):
+    """A run was taken away from a dead worker: it goes again, unless its attempts are used up or somebody had cancelled
+    it."""
+
     run_id: str
     function: str
     dead_worker: str
     failed: bool
+    cancelled: bool = False
 
 
 class NotificationReceived(Event, frozen=True):
@@ -123,10 +133,12 @@ class NotificationReceived(Event, frozen=True):
 
 
 class QueueScanned(Event, frozen=True):
-    """A claim that nothing had announced: a poll, the scan at start, a catch-up after reconnecting."""
+    """A look at the queue for runs to claim. `woken`: a wake-up had asked for it, from the database or from this
+    process; else it was the scan at start, a poll, or one of the looks of a worker that stays awake under load."""
 
     queue: str
     found: int
+    woken: bool = False
 
 
 class QueueAsleep(Event, frozen=True):
@@ -148,9 +160,44 @@ class StoreTroubled(Event, frozen=True):
     retry_in: float
 
 
+class MetricsServed(Event, frozen=True):
+    """Metrics and health can be asked for at this address."""
+
+    url: str
+
+
 class RunsPruned(Event, frozen=True):
     state: str
     count: int
+
+
+class ScheduleFired(Event, frozen=True):
+    """A run was started for a slot of a schedule, `late` seconds after it, or by hand."""
+
+    schedule: str
+    function: str
+    run_id: str
+    slot: datetime
+    late: float
+    by_hand: bool = False
+
+
+class ScheduleMissed(Event, frozen=True):
+    """Slots from `since` on, before `until`, had passed before anybody looked, and get no run."""
+
+    schedule: str
+    function: str
+    since: datetime
+    until: datetime
+
+
+class ScheduleBlocked(Event, frozen=True):
+    """A schedule could not start its run; it is tried again."""
+
+    schedule: str
+    function: str
+    error: str
+    retry_in: float
 
 
 E = TypeVar("E", bound=Event)
@@ -230,6 +277,10 @@ _LOGGED: dict[type[Event], tuple[int, str]] = {
     ListeningChanged: (logging.WARNING, "listening_changed"),
     StoreTroubled: (logging.WARNING, "store_troubled"),
     RunsPruned: (logging.DEBUG, "runs_pruned"),
+    ScheduleFired: (logging.INFO, "schedule_fired"),
+    ScheduleMissed: (logging.WARNING, "schedule_missed"),
+    ScheduleBlocked: (logging.WARNING, "schedule_blocked"),
+    MetricsServed: (logging.INFO, "metrics_served"),
 }
 
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 @click.option("--poll", callback=duration, metavar="TIME", help="How often to look without being woken (30s).")
 @click.option("--shutdown-grace", callback=duration, metavar="TIME", help="How long running runs may go on (30s).")
 @click.option("--notify/--no-notify", default=None, help="Whether to be woken by the database, or only to poll.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve /metrics, /livez and /readyz there (0: any free port). Else $OSTINATO_METRICS_PORT.",
+)
+@click.option("--metrics-host", metavar="HOST", help="On which address (127.0.0.1). Else $OSTINATO_METRICS_HOST.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Else $OSTINATO_LOG_LEVEL.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Else $OSTINATO_LOG_FORMAT.")
 @connection_options
@@ -36,6 +43,8 @@ def worker(
     poll: float | None,
     shutdown_grace: float | None,
     notify: bool | None,
+    metrics_port: int | None,
+    metrics_host: str | None,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -47,6 +56,7 @@ def worker(
     \b
       ostinato worker radio:app
       ostinato worker radio:app --queues default:10,mail:5 --log-format json
+      ostinato worker radio:app --metrics-port 9464
     """
     from .logs import set_up_logs
 
@@ -59,6 +69,8 @@ def worker(
         poll=poll,
         shutdown_grace=shutdown_grace,
         notify=notify,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
     )
     _say_what_starts(app, chosen=queues is not None)
     wait_for(app.run_worker())

@@ -1,0 +1,1 @@
+"""What a worker shows of itself: metrics for Prometheus, and answers to those who ask whether it is well."""
