@@ -75,6 +75,42 @@ def verify(context: click.Context, as_json: bool) -> None:
         context.exit(1)
 
 
+@migrate.command()
+@click.option(
+    "--producer", "producers", metavar="ROLE", multiple=True, help="A role that may enqueue, and nothing else."
+)
+@click.option("--worker", "workers", metavar="ROLE", multiple=True, help="A role that may do all that workers do.")
+@click.option("--reader", "readers", metavar="ROLE", multiple=True, help="A role that may look at everything.")
+@click.option("--print", "only_print", is_flag=True, help="Print the SQL, and execute nothing.")
+@connection_options
+@click.pass_context
+def grant(
+    context: click.Context,
+    producers: tuple[str, ...],
+    workers: tuple[str, ...],
+    readers: tuple[str, ...],
+    only_print: bool,
+) -> None:
+    """Give roles of the database what they need, and no more. PostgreSQL only.
+
+    Each option may be given several times. Run it as the owner of the schema, and again after `migrate up` has added
+    something: granting twice changes nothing. `ostinato doctor` tells when a role lacks something.
+
+    \b
+      ostinato migrate grant --producer web --worker jobs --reader grafana
+    """
+    if not (producers or workers or readers):
+        raise click.UsageError("name a role: --producer ROLE, --worker ROLE or --reader ROLE", context)
+    migrations = app_of(context).migrations()
+    if only_print:
+        click.echo(migrations.grants(producers=producers, workers=workers, readers=readers), nl=False)
+        return
+    wait_for(migrations.grant(producers=producers, workers=workers, readers=readers))
+    for roles, what in ((producers, "enqueue"), (workers, "work"), (readers, "read")):
+        for role in roles:
+            click.echo(f"{role} may {what}")
+
+
 def _show(steps: list[MigrationView]) -> None:
     from .output import show, table
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import asyncpg
 
-from ...errors import StoreError
-from .. import migration
+from ...errors import ConfigError, NotMigrated, StoreError
+from .. import flows, migration, sql
 from ..migration import Applied, Step
 from ..ports import MigrationView
+from . import grants
 from .errors import translated
 from .naming import adapt, quoted
 from .pool import Connection
@@ -41,6 +42,8 @@ class PostgresMigrations:
         self._schema = schema
         self.steps = migration.steps("ostinato.store.postgres", adapt=lambda text: adapt(text, schema))
 
+    automatic = False
+
     async def up(self) -> list[str]:
         applied = []
         await self._patiently(self._prepare)
@@ -60,6 +63,41 @@ class PostgresMigrations:
         ]
         parts = [self._preparation(), *steps]
         return "begin;\n\n" + "\n\n".join(parts) + "\n\ncommit;\n"
+
+    # --- roles
+
+    def grants(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> str:
+        given = grants.statements(self._schema, producers=producers, workers=workers, readers=readers)
+        return "begin;\n\n" + "\n".join(given) + "\n\ncommit;\n"
+
+    async def grant(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> None:
+        if missing := migration.missing(self.steps, await self._applied()):
+            names = ", ".join(step.name for step in missing)
+            raise NotMigrated(f"the database's schema {self._schema!r} lacks {names}; run `ostinato migrate up` first")
+        given = grants.statements(self._schema, producers=producers, workers=workers, readers=readers)
+        kinds = (("producer", producers), ("worker", workers), ("reader", readers))
+        meant = [(role, kind) for kind, roles in kinds for role in roles]
+
+        async def give(connection: Connection) -> None:
+            await _refuse_strangers(connection, [role for role, _ in meant])
+            await connection.execute("\n".join(given))
+            await self._refuse_half_measures(connection, meant)
+
+        await self._patiently(give)
+
+    async def _refuse_half_measures(self, connection: Connection, meant: Sequence[tuple[str, str]]) -> None:
+        """PostgreSQL only warns when somebody grants what is not theirs to give."""
+        block = sql.numbered(
+            sql.load("ostinato.store.postgres", adapt=lambda text: adapt(text, self._schema))["missing_grants"]
+        )
+        told = flows.encoded([{"role": role, "kind": kind} for role, kind in meant])
+        values = {"expected": flows.encoded(grants.expected()), "meant": told}
+        rows = await connection.fetch(block.text, *block.arguments(values))
+        if lacking := [f"{row[0]} lacks {row[2]}" for row in rows if (row[0], row[1]) in meant]:
+            raise StoreError(
+                f"not everything could be granted ({lacking[0]}, {len(lacking)} in all); "
+                f"run this as the owner of the schema {self._schema!r}"
+            )
 
     # --- inside
 
@@ -127,3 +165,9 @@ class PostgresMigrations:
             f"select version, name, checksum, applied_at::text from {quoted(self._schema)}.migrations"
         )
         return {row[0]: Applied(row[1], row[2], row[3]) for row in rows}
+
+
+async def _refuse_strangers(connection: Connection, roles: Sequence[str]) -> None:
+    known = {row[0] for row in await connection.fetch("select rolname::text from pg_roles")}
+    if unknown := [role for role in roles if role not in known]:
+        raise ConfigError(f"no role is named {unknown[0]!r}; make it first: create role {quoted(unknown[0])} login")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from ...errors import ConfigError
 from .. import migration
 from ..migration import Applied, Step
 from ..ports import MigrationView
 from .connecting import PATIENCE, begin, roll_back
+from .desk import Reader
 from .naming import adapt
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class SqliteMigrations:
         self._connect, self._schema, self._translated = connect, schema, translated
         self.steps = migration.steps("ostinato.store.sqlite", adapt=lambda text: adapt(text, schema))
 
+    automatic = True
+
     async def up(self) -> list[str]:
         return await self._apart(self._apply_all)
 
@@ -46,6 +49,15 @@ class SqliteMigrations:
         ]
         return "begin immediate;\n\n" + "\n\n".join(parts) + "\n\ncommit;\n"
 
+    def grants(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> str:
+        raise ConfigError(
+            "SQLite has no roles: whoever may write to the file may do everything; "
+            "use the permissions of the file and of its folder, or PostgreSQL"
+        )
+
+    async def grant(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> None:
+        self.grants(producers=producers, workers=workers, readers=readers)
+
     def applied(self, connection: sqlite3.Connection) -> dict[int, Applied]:
         """What the file remembers; nothing, when it has no tables of ours."""
         table = f"{self._schema}_migrations"
@@ -57,14 +69,13 @@ class SqliteMigrations:
     # --- inside
 
     async def _apart(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Does work in a thread, with a connection of its own."""
-
-        def with_connection() -> T:
-            with closing(self._connect()) as connection:
-                return work(connection)
-
-        with self._translated():
-            return await asyncio.to_thread(with_connection)
+        """Does work in a thread, with a connection of its own, which no fork carries into a child."""
+        desk = Reader(self._connect, name="ostinato migrating")
+        try:
+            with self._translated():
+                return await desk.ask(work)
+        finally:
+            await desk.close()
 
     def _apply_all(self, connection: sqlite3.Connection) -> list[str]:
         applied = []

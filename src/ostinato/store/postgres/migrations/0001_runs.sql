@@ -64,7 +64,8 @@ create table ostinato.runs (
     input jsonb not null,
     output jsonb,
     error jsonb,
-    metadata jsonb
+    metadata jsonb,
+    trace jsonb                                 -- the trace of whoever enqueued it: traceparent, tracestate
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05);
 
 create index runs_ready on ostinato.runs (queue, suspect, due, id) where state = 'ready';
@@ -208,7 +209,7 @@ begin
         perform ostinato.check_room(requests, keyed, taken);
     end if;
     insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                               timeout, invoked_by, created_at, input, metadata)
+                               timeout, invoked_by, created_at, input, metadata, trace)
     select e->>'id', e->>'function',
            coalesce(e->>'queue', (select f.queue from ostinato.functions f where f.name = e->>'function')),
            case when t.run_at > moment then 'held' else 'ready' end,
@@ -217,7 +218,8 @@ begin
            ostinato.micros(t.run_at) - 1000000 * coalesce((e->>'priority')::bigint, 0),
            coalesce((e->>'priority')::smallint, 0),
            e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
-           (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata'
+           (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata',
+           e->'trace'
     from jsonb_array_elements(requests) e,
          lateral (select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
                               when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'

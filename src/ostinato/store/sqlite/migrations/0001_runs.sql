@@ -63,7 +63,8 @@ create table ostinato_runs (
     input text not null,
     output text,
     error text,
-    metadata text
+    metadata text,
+    trace text                                  -- the trace of whoever enqueued it: traceparent, tracestate
 );
 
 create index ostinato_runs_ready on ostinato_runs (queue, suspect, due, id) where state = 'ready';
