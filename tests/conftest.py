@@ -20,10 +20,16 @@ SERVERS = PostgresServers()
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServers]:
-    """`postgres_server(18)` is the shared server of that version."""
+def ostinato_servers() -> Iterator[PostgresServers]:
+    """The plugin's servers are these."""
     yield SERVERS
     SERVERS.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(ostinato_servers: PostgresServers) -> PostgresServers:
+    """`postgres_server(18)` is the shared server of that version."""
+    return ostinato_servers
 
 
 @pytest.fixture(scope="session", params=SERVERS.versions, ids=lambda version: f"postgres{version}")

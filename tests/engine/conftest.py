@@ -1,12 +1,11 @@
-"""Real apps and workers inside the test's own event loop, on SQLite and on one version of PostgreSQL."""
+"""Real apps and workers inside the test's own event loop, on SQLite and on one version of PostgreSQL.
+
+Databases, clock, drain and probe are the plugin's (`ostinato.testing.plugin`), under shorter names.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,71 +15,58 @@ import ostinato.engine.worker
 from ostinato import App
 from ostinato.config import Settings
 from ostinato.store.ports import Store
-from ostinato.store.sqlite import SqliteStore
-from ostinato.testing.postgres import PostgresServers
-from ostinato.testing.probe import Probe
-from tests.engine.databases import NOTES, Database, PostgresDatabase, SqliteDatabase
+from ostinato.testing import Bind, Clock, Databases, Drain, PostgresServers, Prepare, Probe
+from ostinato.testing.binding import make_store
+from tests.engine.databases import Database, PostgresDatabase, SqliteDatabase, database_at, make_notes
 
 PREFERRED = 16
-TEMPLATE = f"engine_{secrets.token_hex(4)}"
 
 MakeApp = Callable[..., App]
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServers) -> Iterator[tuple[Any, str]]:
-    """A server, and the name of a database on it that has the schema and the user's table."""
-    versions = postgres_server.versions
-    server = postgres_server(PREFERRED if PREFERRED in versions else max(versions))
-    url = server.create_database(TEMPLATE)
-    _prepare(PostgresDatabase(url))
-    yield server, TEMPLATE
-    server.drop_database(TEMPLATE)
-
-
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that has the schema and the user's table."""
-    path = tmp_path_factory.mktemp("engine") / "template.db"
-    _prepare(SqliteDatabase(f"sqlite:///{path}"))
-    return path
-
-
-def _prepare(database: Database) -> None:
-    asyncio.run(App(database.url).migrations().up())
-    database.query(NOTES)
+def preferred_postgres(ostinato_servers: PostgresServers) -> str:
+    return f"postgresql{PREFERRED}" if PREFERRED in ostinato_servers.versions else "postgresql"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest) -> Database:
-    """A database of the test's own; a test that asks for it runs on SQLite and on PostgreSQL."""
-    chosen: Database = request.getfixturevalue(f"{request.param}_database")
-    return chosen
+def ostinato_database(request: pytest.FixtureRequest, preferred_postgres: str) -> str:
+    """A test that asks for a database runs on SQLite and on PostgreSQL."""
+    return "sqlite" if request.param == "sqlite" else preferred_postgres
+
+
+@pytest.fixture(scope="session")
+def ostinato_prepare() -> Prepare:
+    """Every database has the user's table."""
+    return make_notes
 
 
 @pytest.fixture
-def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
-    path = tmp_path / "engine.db"
-    shutil.copy(sqlite_template, path)
-    return SqliteDatabase(f"sqlite:///{path}")
+def database(ostinato_url: str) -> Database:
+    """A database of the test's own."""
+    return database_at(ostinato_url)
 
 
 @pytest.fixture
-def postgres_database(postgres_template: tuple[Any, str]) -> Iterator[Database]:
-    server, template = postgres_template
-    with server.temporary_database(template) as url:
+def sqlite_database(ostinato_sqlite: str) -> Database:
+    return SqliteDatabase(ostinato_sqlite)
+
+
+@pytest.fixture
+def postgres_database(
+    ostinato_databases: Databases, ostinato_prepare: Prepare, preferred_postgres: str
+) -> Iterator[Database]:
+    with ostinato_databases.temporary(preferred_postgres, prepare=ostinato_prepare) as url:
         yield PostgresDatabase(url)
 
 
 @pytest.fixture(autouse=True)
 def careless_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody pulls the plug in these tests."""
-    make_store = ostinato.app.make_store
+    """Nobody pulls the plug in these tests, on apps that they make themselves neither."""
+    usual = ostinato.app.make_store
 
     def careless(settings: Settings) -> Store:
-        if settings.dialect == "sqlite":
-            return SqliteStore(settings.url, schema=settings.schema, notify=settings.notify, synchronous="OFF")
-        return make_store(settings)
+        return make_store(settings) if settings.dialect == "sqlite" else usual(settings)
 
     monkeypatch.setattr(ostinato.app, "make_store", careless)
 
@@ -93,24 +79,41 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_app(database: Database) -> MakeApp:
+def make_app(ostinato_url: str, ostinato_bind: Bind) -> MakeApp:
     """Makes apps on the test's database, that nobody has opened."""
 
     def make(**settings: Any) -> App:
-        return App(database.url, **{"shutdown_grace": "500ms", **settings})
+        return ostinato_bind(App(ostinato_url, **{"shutdown_grace": "500ms", **settings}))
 
     return make
 
 
 @pytest.fixture
 async def app(make_app: MakeApp) -> AsyncIterator[App]:
-    """An app that is open."""
+    """An app that is open. A module that needs another one overrides it."""
     async with make_app() as app:
         yield app
 
 
 @pytest.fixture
-def probe(app: App) -> Iterator[Probe]:
+def ostinato_app(app: App) -> App:
+    """What the plugin's fixtures are about."""
+    return app
+
+
+@pytest.fixture
+def probe(ostinato_probe: Probe) -> Probe:
     """What happens in the app."""
-    with Probe(app.telemetry) as probe:
-        yield probe
+    return ostinato_probe
+
+
+@pytest.fixture
+def clock(ostinato_clock: Clock) -> Clock:
+    """The clock of the test's database."""
+    return ostinato_clock
+
+
+@pytest.fixture
+def drain(ostinato_drain: Drain) -> Drain:
+    """Executes what is due in the app."""
+    return ostinato_drain

@@ -48,6 +48,15 @@ class SqliteDatabase:
             return connection.execute(sql).fetchall()
 
 
+def database_at(url: str) -> Database:
+    return SqliteDatabase(url) if url.startswith("sqlite") else PostgresDatabase(url)
+
+
+def make_notes(url: str) -> None:
+    """Makes the user's table."""
+    database_at(url).query(NOTES)
+
+
 def notes(database: Database) -> list[str]:
     """What handlers have left in the user's table."""
     return [row[0] for row in database.query("select text from notes order by text")]

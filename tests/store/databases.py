@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -13,7 +15,7 @@ import pytest
 from ostinato.store.ports import Migrations, Store
 from ostinato.store.postgres import PostgresStore
 from ostinato.store.sqlite import SqliteStore
-from ostinato.store.sqlite.connecting import wall_clock
+from ostinato.testing import Clock
 from ostinato.testing.postgres import PostgresServers
 
 VERSIONS = PostgresServers().versions
@@ -32,7 +34,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._ahead = 0.0
+        self.clock = Clock(url)
         self._stack = AsyncExitStack()
 
     async def open(self) -> None:
@@ -49,9 +51,8 @@ class Database:
         return store
 
     async def advance(self, seconds: float) -> None:
-        """Puts the database's clock forward, for everybody."""
-        self._ahead += seconds
-        await self._put_forward(self._ahead)
+        """Puts the database's clock forward, for everybody; leases run out meanwhile."""
+        await asyncio.to_thread(self.clock.shift, timedelta(seconds=seconds), renewing=False)
 
     def new_store(self) -> Any:
         """A store that nobody has opened."""
@@ -61,9 +62,6 @@ class Database:
         """The steps of the schema, on this database."""
         migrations: Migrations = self.new_store().migrations()
         return migrations
-
-    async def _put_forward(self, seconds: float) -> None:
-        raise NotImplementedError
 
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Executes a statement about `ostinato_runs` and so on, past the store, and commits it."""
@@ -86,13 +84,7 @@ class SqliteDatabase(Database):
     dialect = "sqlite"
 
     def new_store(self) -> SqliteStore:
-        return SqliteStore(self.url, synchronous="OFF", clock=self._clock)
-
-    def _clock(self) -> int:
-        return wall_clock() + int(self._ahead * 1_000_000)
-
-    async def _put_forward(self, seconds: float) -> None:
-        """The clock reads `_ahead` itself."""
+        return SqliteStore(self.url, synchronous="OFF", clock=self.clock.micros)
 
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         async with self.connection() as connection, self.transaction(connection):
@@ -120,12 +112,6 @@ class PostgresDatabase(Database):
 
     def new_store(self) -> PostgresStore:
         return PostgresStore(self.url)
-
-    async def _put_forward(self, seconds: float) -> None:
-        await self.query(
-            "create or replace function ostinato.clock() returns timestamptz language sql volatile parallel safe "
-            f"return clock_timestamp() + interval '{seconds} seconds'"
-        )
 
     async def query(self, sql: str) -> list[tuple[Any, ...]]:
         async with self.connection() as connection:

@@ -18,8 +18,9 @@ import asyncpg
 import pytest
 
 from ostinato.errors import ConfigError, StoreUnavailable
-from ostinato.testing import postgres as module
-from ostinato.testing.postgres import PostgresServer, PostgresServers, Server, find_binaries
+from ostinato.testing.postgres import PostgresServer, PostgresServers, Server, find_binaries, places, rights
+from ostinato.testing.postgres import server as starting
+from ostinato.testing.postgres.binaries import major_version
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -38,7 +39,7 @@ def public_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
-        monkeypatch.setattr(module, "_temporary_root", lambda: folder)
+        monkeypatch.setattr(places, "temporary_root", lambda: folder)
         yield folder
 
 
@@ -48,7 +49,7 @@ def private_installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     site = tmp_path_factory.mktemp("private")
     site.chmod(0o700)
     installation = next(bindir.parent for bindir in find_binaries().values() if "pginstall" in str(bindir))
-    for folder in module._folders(installation):
+    for folder in rights.folders(installation):
         shutil.copytree(folder, site / folder.relative_to(installation.parents[1]))
     return site / installation.relative_to(installation.parents[1])
 
@@ -87,7 +88,7 @@ class TestFinding:
 
     def test_a_named_installation_comes_first(self, monkeypatch, private_installation):
         """OSTINATO_POSTGRES_BINARIES may name an installation or its bin folder, and wins."""
-        version = module._major_version(private_installation / "bin")
+        version = major_version(private_installation / "bin")
         for named in (private_installation, private_installation / "bin"):
             monkeypatch.setenv("OSTINATO_POSTGRES_BINARIES", f"/nowhere{os.pathsep}{named}")
             assert private_installation / "bin" == find_binaries()[version]
@@ -199,8 +200,8 @@ class TestLife:
     def test_another_port_is_taken_when_one_is_in_use(self, monkeypatch):
         """Two test processes may pick the same port at the same time."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            ports = iter([taken.getsockname()[1], free := module._free_port()])
-            monkeypatch.setattr(module, "_free_port", lambda: next(ports))
+            ports = iter([taken.getsockname()[1], free := starting.free_port()])
+            monkeypatch.setattr(starting, "free_port", lambda: next(ports))
             with PostgresServer() as server:
                 assert free == server.port
 
@@ -255,24 +256,24 @@ class TestRights:
         """They are copied to where the server's account can reach them."""
         monkeypatch.setenv("OSTINATO_POSTGRES_BINARIES", str(private_installation))
 
-        with PostgresServer(module._major_version(private_installation / "bin")) as server:
+        with PostgresServer(major_version(private_installation / "bin")) as server:
             assert await ask(server.dsn(), "select true")
             assert server._binaries.is_relative_to(public_folder)
 
     def test_one_copy_serves_all_who_ask_at_once(self, public_folder: Path, private_installation: Path):
         """Test processes start together."""
         with ThreadPoolExecutor(max_workers=4) as threads:
-            copies = set(threads.map(module._public_copy, [private_installation] * 4))
+            copies = set(threads.map(rights.public_copy, [private_installation] * 4))
 
         assert len(copies) == 1
         assert copies.pop().is_relative_to(public_folder)
 
     def test_a_copy_with_missing_files_is_made_again(self, public_folder: Path, private_installation: Path):
         """Systems tidy up their temporary folders file by file."""
-        copy = module._public_copy(private_installation)
+        copy = rights.public_copy(private_installation)
         (copy / "bin" / "initdb").unlink()
 
-        assert module._public_copy(private_installation) == copy
+        assert rights.public_copy(private_installation) == copy
         assert (copy / "bin" / "initdb").exists()
 
     def test_a_folder_of_somebody_else_is_not_trusted(self, public_folder: Path, private_installation: Path):
@@ -282,4 +283,4 @@ class TestRights:
         planted.chmod(0o777)
 
         with pytest.raises(ConfigError, match="written by somebody else"):
-            module._public_copy(private_installation)
+            rights.public_copy(private_installation)
