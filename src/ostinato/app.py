@@ -6,15 +6,16 @@ import asyncio
 import inspect
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from . import config
 from .clock import Duration, seconds
 from .config import Queue, Retention, Settings
 from .engine.door import NO_OPTIONS, PRIORITIES
-from .engine.registry import Middleware, Registry, specify
+from .engine.registry import FunctionSpec, Middleware, Registry, specify
+from .engine.scheduling import plan
 from .engine.site import Site
 from .engine.transaction import Tx
 from .engine.worker import Worker
@@ -22,10 +23,17 @@ from .errors import ConfigError
 from .function import Function
 from .integrations.connections import caller_of
 from .model.retry import Retry
+from .resources.doctor import Doctor
+from .resources.queues import Queues
 from .resources.runs import Handle, Runs
+from .resources.schedules import Schedules
 from .resources.workers import Workers
 from .store.ports import Migrations, Store
 from .telemetry import Telemetry, log_to, logger
+
+if TYPE_CHECKING:
+    from .observability.metrics import Metrics
+    from .observability.server import MetricsServer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,6 +61,8 @@ class App:
         shutdown_grace: Duration | None = None,
         retention: Retention | Mapping[str, Duration | None] | Duration | None = None,
         input_limit: int | None = None,
+        metrics_port: int | None = None,
+        metrics_host: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         self.settings: Settings = config.settle(given)
@@ -62,9 +72,12 @@ class App:
             self.settings, self.registry, self.telemetry, make_store=lambda: make_store(self.settings), adapt=caller_of
         )
         self.runs = Runs(self._site)
+        self.queues = Queues(self._site, self.runs)
         self.workers = Workers(self._site)
+        self.doctor = Doctor(self._site)
+        self.schedules = Schedules(self._site, self.runs)
+        self._metrics: Metrics | None = None
         self._logged = False
-        self._open: dict[asyncio.AbstractEventLoop, list[AsyncExitStack]] = {}
 
     def configure(self, **flags: Any) -> None:
         """Changes settings before anything is opened: the command line's flags win over all others (None: not
@@ -96,7 +109,12 @@ class App:
             return lambda handler: self._declare(handler, **options)
         return self._declare(handler)
 
-    def _declare(
+    def _declare(self, handler: Callable[..., Any], **options: Any) -> Function[..., Any]:
+        spec = self._specify(handler, **options)
+        self.registry.add(spec)
+        return Function(spec, self.runs)
+
+    def _specify(
         self,
         handler: Callable[..., Any],
         *,
@@ -106,13 +124,15 @@ class App:
         timeout: Duration | None = None,
         priority: int | None = None,
         version: str | None = None,
-    ) -> Function[..., Any]:
+    ) -> FunctionSpec:
+        if isinstance(handler, Function):
+            raise ConfigError(f"{handler.name!r} is a function already; put @app.cron above @app.function, not below")
         name = name or handler.__name__
         if retry is not None and not isinstance(retry, Retry):
             raise ConfigError(f"function {name!r}: retry={retry!r} must be a Retry, like Retry('30s', '5m')")
         if priority is not None and priority not in PRIORITIES:
             raise ConfigError(f"function {name!r}: priority={priority!r} must be from -600 to 600")
-        spec = specify(
+        return specify(
             handler,
             name=name,
             queue=None if queue is None else config.queue_name(queue),
@@ -121,8 +141,62 @@ class App:
             priority=priority,
             version=version,
         )
-        self.registry.add(spec)
-        return Function(spec, self.runs)
+
+    def cron(
+        self,
+        expression: str,
+        /,
+        *,
+        tz: str = "UTC",
+        name: str | None = None,
+        input: Mapping[str, Any] | None = None,  # noqa: A002 - what it is called everywhere
+        missed: str = "once",
+        catch_up: Duration = "1d",
+        jitter: Duration = 0,
+        queue: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        priority: int | None = None,
+        version: str | None = None,
+    ) -> Callable[[Callable[P, R]], Function[P, R]]:
+        """Declares a function that is started by a schedule, or puts a declared one on a schedule.
+
+        >>> app = App("sqlite:///radio.db")
+        >>> @app.cron("0 3 * * *", tz="Europe/Paris")
+        ... async def clean_up(): ...
+        """
+        options = {"queue": queue, "retry": retry, "timeout": timeout, "priority": priority, "version": version}
+        given = {option: value for option, value in options.items() if value is not None}
+
+        def schedule(handler: Callable[P, R]) -> Function[P, R]:
+            function = self._scheduled(handler, name, given)
+            planned = plan(
+                function.spec,
+                expression,
+                name=name or function.name,
+                tz=tz,
+                given=input,
+                missed=missed,
+                catch_up=catch_up,
+                jitter=jitter,
+                limit=self.settings.input_limit,
+            )
+            self.registry.add_schedule(planned, function.spec)
+            return function
+
+        return schedule
+
+    def _scheduled(self, handler: Callable[P, R], name: str | None, options: dict[str, Any]) -> Function[P, R]:
+        """The function that a schedule is for. It is added together with the schedule, if it is new."""
+        if not isinstance(handler, Function):
+            if not callable(handler):
+                raise ConfigError(f"@app.cron: {handler!r} is neither a handler nor what @app.function gave")
+            return Function(self._specify(handler, name=name, **options), self.runs)
+        if self.registry.get(handler.name) is not handler.spec:
+            raise ConfigError(f"function {handler.name!r} belongs to another app; declare its schedules there")
+        if options:
+            raise ConfigError(f"function {handler.name!r} is declared already; give {min(options)}= to @app.function")
+        return handler
 
     def middleware(self, around: Middleware) -> Middleware:
         """Declares what goes around every handler: `async def timed(run, call_next): return await call_next()`."""
@@ -163,19 +237,13 @@ class App:
     # --- life
 
     async def __aenter__(self) -> Self:
-        stack = AsyncExitStack()
-        await stack.enter_async_context(self._site.store())
-        self._open.setdefault(asyncio.get_running_loop(), []).append(stack)
+        await self._site.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        loop = asyncio.get_running_loop()
-        stack = self._open[loop].pop()
-        if not self._open[loop]:
-            del self._open[loop]
-        await stack.aclose()
+        await self._site.close()
 
     def migrations(self) -> Migrations:
         """The schema's steps, for `ostinato migrate`."""
@@ -186,18 +254,19 @@ class App:
         """A worker in the current event loop, for the block."""
         async with self._site.store() as store:
             worker = self._make_worker(store)
-            task = asyncio.create_task(worker.run(), name="ostinato worker")
-            started = asyncio.create_task(worker.started.wait())
-            try:
-                await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
+            with self._observed(worker):
+                task = asyncio.create_task(worker.run(), name="ostinato worker")
+                started = asyncio.create_task(worker.started.wait())
+                try:
+                    await asyncio.wait([task, started], return_when=asyncio.FIRST_COMPLETED)
+                    if task.done():
+                        await task
+                    yield worker
+                finally:
+                    started.cancel()
+                    if not worker.stopping:
+                        worker.stop()
                     await task
-                yield worker
-            finally:
-                started.cancel()
-                if not worker.stopping:
-                    worker.stop()
-                await task
 
     async def run_worker(self, *, handle_signals: bool = True) -> None:
         """Works until SIGTERM or SIGINT: the first drains for the grace period, the second gives everything back at
@@ -210,19 +279,63 @@ class App:
                 if handle_signals:
                     for number in (signal.SIGTERM, signal.SIGINT):
                         asyncio.get_running_loop().add_signal_handler(number, worker.stop)
-            await worker.run()
+            with self._observed(worker):
+                await worker.run()
 
-    def _make_worker(self, store: Store) -> Worker:
+    # --- being looked at
+
+    @property
+    def metrics(self) -> Metrics:
+        """What happens in this process from now on, and how much waits, as a collector for any Prometheus registry:
+        `prometheus_client.REGISTRY.register(app.metrics)`."""
+        if self._metrics is None:
+            self._metrics = make_metrics(self._site)
+        return self._metrics
+
+    def serve_metrics(
+        self, worker: Worker, *, port: int | None = None, host: str | None = None, loop_limit: Duration = 10.0
+    ) -> AbstractContextManager[MetricsServer]:
+        """Answers /metrics, /livez, /readyz and /healthz for a worker of this event loop, for the block.
+
+        Port and host are those of the settings if not given; port 0 is any that is free. A worker whose event loop
+        has not answered for `loop_limit` is not alive.
+        """
+        metrics = self.metrics
+        from .observability.server import serving
+
+        return serving(
+            metrics,
+            worker,
+            self.telemetry,
+            host=host or self.settings.metrics_host,
+            port=port if port is not None else self.settings.metrics_port or 0,
+            loop_limit=seconds(loop_limit, what="loop_limit"),
+        )
+
+    def _observed(self, worker: Worker) -> AbstractContextManager[object]:
+        return nullcontext() if self.settings.metrics_port is None else self.serve_metrics(worker)
+
+    def _make_worker(self, store: Store, kind: type[Worker] = Worker) -> Worker:
         if not self._logged:
             log_to(logger, self.telemetry)
             self._logged = True
-        return Worker(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
+        return kind(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
 
 
 def _finite(timeout: Duration, name: str) -> float:
     if not (amount := seconds(timeout, what=f"timeout of {name!r}")):
         raise ConfigError(f"function {name!r}: timeout={timeout!r} must be longer than zero")
     return amount
+
+
+def make_metrics(site: Site) -> Metrics:
+    try:
+        from .observability.metrics import Metrics
+    except ModuleNotFoundError as error:
+        if error.name != "prometheus_client":
+            raise
+        raise ConfigError("metrics need prometheus-client: pip install 'ostinato[metrics]'") from error
+    return Metrics(site)
 
 
 def make_store(settings: Settings) -> Store:

@@ -147,7 +147,7 @@ class InputType:
     takes_run: bool
     call: Callable[..., Any]
     """`call(handler, run, json)`: decodes the input and calls the handler."""
-    check: Callable[[bytes], object]
+    check: Callable[[bytes | str], object]
     """Decodes the input, or raises InvalidInput."""
     whole: Any = None
     schema: Raw | None = None

@@ -58,6 +58,8 @@ class Settings:
     shutdown_grace: float = 30.0
     retention: Retention = field(default_factory=Retention)
     input_limit: int = DEFAULT_LIMIT
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     @property
     def dialect(self) -> str:
@@ -176,6 +178,13 @@ def _size(raw: Any, name: str) -> int:
         raise ConfigError(f"{name}={raw!r} must be a number of bytes of at least 1") from None
 
 
+def _port(raw: Any, name: str) -> int:
+    number = int(raw) if isinstance(raw, str) and raw.isdecimal() else raw
+    if type(number) is not int or number not in range(65536):
+        raise ConfigError(f"{name}={raw!r} must be a port from 1 to 65535, or 0 for any that is free")
+    return number
+
+
 def queues_from(raw: Any, name: str = "queues") -> dict[str, Queue]:
     """Queues from `{"default": 10, "mail": Queue(5)}` or `"default:10,mail:5"`.
 
@@ -242,6 +251,8 @@ _READERS: dict[str, Any] = {
     "shutdown_grace": _seconds,
     "retention": retention_from,
     "input_limit": _size,
+    "metrics_port": _port,
+    "metrics_host": _text,
 }
 
 

@@ -6,9 +6,11 @@
     │   ├── NotMigrated        its schema is missing or too old
     │   └── StoreUnavailable   it cannot be reached now
     ├── InvalidInput           input refused at the door; nothing was written
-    ├── InvalidOption          an option of enqueue() refused at the door
+    ├── InvalidOption          an option refused at the door
     ├── UnknownFunction        no such function, here or in the database
     ├── UnknownRun             no such run
+    ├── UnknownQueue           no such queue, here or in the database
+    ├── UnknownSchedule        no such schedule in the database
     ├── QueueFull              the queue's cap on waiting runs is reached
     ├── KeyTaken               another run holds the key
     ├── IllegalMove            a run in this state cannot do that
@@ -17,6 +19,7 @@
     │   └── RunCancelled
     ├── ResultTimeout          the result did not come in time (also a TimeoutError)
     ├── TransactionMisused     run.transaction() and app.transaction() have rules
+    ├── WouldBlock             a blocking call inside a running event loop (also a RuntimeError)
     └── LeaseLost              the run belongs to somebody else by now
 
 A handler steers its run by raising one of `Cancel`, `Fatal` and `RetryAfter`.
@@ -61,7 +64,7 @@ class InvalidInput(OstinatoError, ValueError):
 
 
 class InvalidOption(OstinatoError, ValueError):
-    """An option of `enqueue` refused at the door."""
+    """An option refused at the door: of `enqueue`, or of a verb for many runs."""
 
 
 class UnknownFunction(OstinatoError, LookupError):
@@ -83,6 +86,30 @@ class UnknownRun(OstinatoError, LookupError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"no run has the id {run_id!r}; it may have been removed by retention")
+
+
+class UnknownQueue(OstinatoError, LookupError):
+    """No queue has this name."""
+
+    @classmethod
+    def named(cls, name: str, known: Iterable[str]) -> UnknownQueue:
+        close = get_close_matches(name, list(known), n=1)
+        remedy = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else "a queue is known once a worker, a function or a run that has not ended names it"
+        )
+        return cls(f"no queue is named {name!r}; {remedy}")
+
+
+class UnknownSchedule(OstinatoError, LookupError):
+    """No schedule has this name in the database."""
+
+    @classmethod
+    def named(cls, name: str, known: Iterable[str]) -> UnknownSchedule:
+        close = get_close_matches(name, list(known), n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "declare it with @app.cron and start a worker once"
+        return cls(f"no schedule is named {name!r}; {remedy}")
 
 
 class QueueFull(OstinatoError):
@@ -120,6 +147,10 @@ class ResultTimeout(OstinatoError, TimeoutError):
 
 class TransactionMisused(OstinatoError):
     """A transaction was used in a way that would break its promise."""
+
+
+class WouldBlock(OstinatoError, RuntimeError):
+    """A blocking call was made inside a running event loop, which it would stop; nothing was done."""
 
 
 class LeaseLost(OstinatoError):

@@ -45,6 +45,7 @@ async def test_claims_and_leases_wake_nobody_here(file: SqliteDatabase):
     store, signals = file.store, asyncio.Queue[Signal]()
     worker = await a_worker(store)
     await enqueue(store)
+    await store.renew(worker, stopping=False)  # once the writer does this, it has told of the enqueue
     listener = store.listener(signals.put_nowait)
     await listener.start()
     for topic in (queue_topic(QUEUE), RESULTS):

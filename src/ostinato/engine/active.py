@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..model.outcome import Outcome, Stop
 from ..model.retry import DEFAULT_RETRY, Retry
 from ..model.run import Claimed
+from .tracing import trace_id_of
 
 DEFAULT_TIMEOUT = 3600.0
 
@@ -36,6 +37,7 @@ class Active:
         "started",
         "stop",
         "task",
+        "trace_id",
         "worker",
     )
 
@@ -59,6 +61,7 @@ class Active:
         self.only_start = False
         """It has one attempt, and that has certainly begun."""
         self.out_of_time = False
+        self.trace_id = None if claimed.trace is None else trace_id_of(claimed.trace)
         self.abandoned = False
 
     @property

@@ -10,6 +10,7 @@ from ..model.outcome import Cancelled, Done, Failed, GivenBack, Interrupted, Set
 from ..model.run import Claimed
 from ..telemetry import Event, RunCancelled, RunClaimed, RunCompleted, RunFailed, RunGivenBack, StaleWriteRefused
 from .active import Active
+from .tracing import trace_id_of
 
 
 def claimed_event(claimed: Claimed, worker: str) -> RunClaimed:
@@ -21,13 +22,30 @@ def claimed_event(claimed: Claimed, worker: str) -> RunClaimed:
         worker=worker,
         waited=claimed.waited,
         metadata=_metadata(claimed),
+        trace_id=trace_id_of(claimed.trace),
     )
 
 
 def outcome_event(active: Active) -> Event:
     """The event for an attempt that has been settled, or could not be."""
     claimed = active.claimed
-    common: dict[str, Any] = {"run_id": claimed.id, "function": claimed.function, "worker": active.worker}
+    if isinstance(active.outcome, Done | Settled):
+        return RunCompleted(
+            run_id=claimed.id,
+            function=claimed.function,
+            queue=claimed.queue,
+            attempt=claimed.attempt,
+            worker=active.worker,
+            duration=active.duration,
+            metadata=_metadata(claimed),
+            trace_id=active.trace_id,
+        )
+    common: dict[str, Any] = {
+        "run_id": claimed.id,
+        "function": claimed.function,
+        "worker": active.worker,
+        "trace_id": active.trace_id,
+    }
     ended: dict[str, Any] = {
         **common,
         "queue": claimed.queue,
@@ -36,8 +54,6 @@ def outcome_event(active: Active) -> Event:
         "metadata": _metadata(claimed),
     }
     match active.outcome:
-        case Done() | Settled():
-            return RunCompleted(**ended)
         case Cancelled(reason):
             return RunCancelled(**ended, reason=reason)
         case Failed() as failed:

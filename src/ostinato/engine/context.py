@@ -18,7 +18,7 @@ from ..model.run import Claimed
 from ..store.ports import Caller, Store, Transaction
 from .active import Active
 from .door import Door
-from .threads import at_once
+from .threads import at_once, entered
 from .transaction import Tx
 
 T = TypeVar("T")
@@ -110,6 +110,8 @@ class Run:
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records carry the run."""
         fields = {"job_id": self.id, "job_type": self.function, "attempt": self.attempt}
+        if self._active.trace_id is not None:
+            fields["trace_id"] = self._active.trace_id
         return _RunLog(logging.getLogger("ostinato.run"), fields)
 
     def idempotency_key(self, step: str = "") -> str:
@@ -212,15 +214,8 @@ class BlockingRun:
     @contextmanager
     def transaction(self) -> Iterator[BlockingTx]:
         """See `Run.transaction`."""
-        manager = self._run.transaction()
-        tx = self._wait(manager.__aenter__())
-        try:
+        with entered(self._run.transaction(), self._wait) as tx:
             yield BlockingTx(tx, self._wait)
-        except BaseException as error:
-            if not self._wait(manager.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            self._wait(manager.__aexit__(None, None, None))
 
     def complete(self, output: Any = None, *, conn: object) -> None:
         """See `Run.complete`. The connection is used here, on the calling thread; the event loop is not waited for,
@@ -262,7 +257,7 @@ class BlockingTx:
         return self._wait(self._tx.enqueue(function, given, **fields))  # type: ignore[no-any-return]
 
     def enqueue_many(self, function: object, inputs: Any) -> list[str]:
-        return self._wait(self._tx.enqueue_many(function, inputs))  # type: ignore[no-any-return]
+        return self._wait(self._tx.enqueue_many(function, list(inputs)))  # type: ignore[no-any-return]
 
 
 class _RunLog(logging.LoggerAdapter[logging.Logger]):

@@ -18,6 +18,7 @@ from ..ids import new_id
 from ..model.change import RunInserted
 from ..store.ports import Views
 from .registry import FunctionSpec, Registry
+from .tracing import carried
 
 PRIORITIES = range(-600, 601)
 LONGEST_KEY = 500
@@ -116,6 +117,8 @@ def checked_options(options: EnqueueOptions, spec: FunctionSpec | None, invoked:
         raise InvalidOption(str(error)) from error
     if options.metadata is not None:
         fields["metadata"] = _metadata(options.metadata)
+    if (trace := carried()) is not None:
+        fields["trace"] = trace
     return fields
 
 

@@ -36,6 +36,7 @@ from .door import current_run
 from .marks import StartMarks
 from .registry import FunctionSpec, Registry
 from .threads import Threads
+from .tracing import processing
 
 _NULL = Raw(b"null")
 
@@ -69,8 +70,12 @@ class Executor:
     async def _execute(self, active: Active) -> None:
         current_run.set(active.claimed.id)
         active.begun = True
+        if (span := processing(active.claimed, active.worker)) is not None:
+            active.trace_id = span.trace_id
         active.outcome = await self._attempt(active) if active.stop is None else _stopped(active)
         active.ended = self._loop.time()
+        if span is not None:
+            span.end(active.outcome)
         if not active.abandoned:
             self._on_concluded(active)
 
@@ -214,7 +219,7 @@ class Executor:
 
 
 def _misfit(active: Active) -> str | None:
-    """How the stored input differs from what the handler takes, if it does: it was enqueued by another version of it."""
+    """How the stored input differs from what the handler takes, if it does: another version of it was enqueued."""
     if active.spec is None:
         return None
     try:

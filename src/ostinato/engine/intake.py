@@ -80,6 +80,8 @@ class Intake(Service):
         """Whether the last claim found as much as it asked for: there is probably more."""
         self._in_doubt = False
         """Whether the last claim failed: it may have been committed all the same."""
+        self._woken = False
+        """Whether the next look was asked for by a wake-up, or goes on with what one has found."""
         self._impatience = 0
         self._suspect: str | None = None
         self._suspects_looked_for = 0.0
@@ -162,7 +164,8 @@ class Intake(Service):
             if len(claimed) > 1 and self._slept < BRISK_SLEEP:
                 self._brisk_until = time.monotonic() + BRISK_FOR
         if self.telemetry.wants(QueueScanned):
-            self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed)))
+            self.telemetry.announce(QueueScanned(queue=self.queue, found=len(claimed), woken=self._woken))
+        self._woken = self._woken and len(claimed) == limit
         return claimed
 
     def _begin(self, claimed: Sequence[Claimed], owner: str) -> None:
@@ -184,6 +187,11 @@ class Intake(Service):
             self._begin([suspect], owner)
 
     # --- sleeping
+
+    async def pause(self, delay: float) -> bool:
+        woken = await super().pause(delay)
+        self._woken = self._woken or woken
+        return woken
 
     async def _look_again_soon(self) -> float:
         """While work keeps coming: without being rung for, and the longer it lasts, the more at a time."""

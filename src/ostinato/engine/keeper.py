@@ -54,6 +54,8 @@ class Keeper:
         self._asked: float | None = None
         """When the loop was asked for a sign of life that it has not given yet."""
         self._stopping = False
+        self.holds_until: float | None = None
+        """Until when the lease is held if it is not renewed, by the monotonic clock; read by any thread."""
         self._ended = threading.Event()
         self._wake = threading.Event()
         self._begun = asyncio.Event()
@@ -97,6 +99,7 @@ class Keeper:
                 if await self._register(leases, worker, insist=first):
                     first = False
                     await self._keep_lease(leases, worker)
+                    self.holds_until = None
                     await self._retire(leases, worker)
 
     async def _register(self, leases: Leases, worker: str, *, insist: bool) -> bool:
@@ -108,6 +111,7 @@ class Keeper:
                 raise
             self._pause(min(1.0, self._lease / RENEWALS_PER_LEASE))
             return False
+        self.holds_until = self._sent + self._lease
         self._tell(self._tenant.lease_begun, worker)
         self._tell(self._begun.set)
         return True
@@ -134,7 +138,8 @@ class Keeper:
             if not alive:
                 self._tell(self._tenant.lease_lost, worker, "declared dead by another worker")
                 return
-            deadline, pause = sent + self._lease, self._lease / RENEWALS_PER_LEASE
+            deadline = self.holds_until = sent + self._lease
+            pause = self._lease / RENEWALS_PER_LEASE
             self._tell(self._tenant.lease_renewed, worker)
 
     async def _retire(self, leases: Leases, worker: str) -> None:

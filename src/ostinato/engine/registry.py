@@ -12,6 +12,7 @@ from msgspec import Raw, json
 from ..codec import InputType, input_type
 from ..errors import ConfigError, UnknownFunction
 from ..model.retry import DEFAULT_RETRY, Retry
+from ..model.schedule import Schedule
 from ..store.ports import DeclaredFunction
 from .active import DEFAULT_TIMEOUT
 
@@ -42,6 +43,7 @@ class FunctionSpec:
             retry=Raw(json.encode({"delays": self.retry.delays, "jitter": self.retry.jitter})),
             input_schema=self.input.schema,
             version=self.version,
+            priority=self.priority,
         )
 
 
@@ -52,11 +54,20 @@ class Registry:
     functions: dict[str, FunctionSpec] = field(default_factory=dict)
     middleware: list[Middleware] = field(default_factory=list)
     lifespans: list[Callable[[], Any]] = field(default_factory=list)
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     def add(self, spec: FunctionSpec) -> None:
         if spec.name in self.functions:
             raise ConfigError(f"two functions are named {spec.name!r}; give one of them another name=")
         self.functions[spec.name] = spec
+
+    def add_schedule(self, schedule: Schedule, spec: FunctionSpec) -> None:
+        """Adds a schedule, and its function unless that is there."""
+        if schedule.name in self.schedules:
+            raise ConfigError(f"two schedules are named {schedule.name!r}; give one of them another name=")
+        if self.functions.get(spec.name) is not spec:
+            self.add(spec)
+        self.schedules[schedule.name] = schedule
 
     def get(self, name: str) -> FunctionSpec | None:
         return self.functions.get(name)

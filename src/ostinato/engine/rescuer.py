@@ -53,5 +53,11 @@ class Rescuer(Service):
 
 
 def _rescued(orphan: Orphan) -> RunRescued:
-    failed = orphan.certain and orphan.attempt + orphan.uncounted >= orphan.attempts_allowed
-    return RunRescued(run_id=orphan.id, function=orphan.function, dead_worker=orphan.worker, failed=failed)
+    used_up = orphan.certain and orphan.attempt + orphan.uncounted >= orphan.attempts_allowed
+    return RunRescued(
+        run_id=orphan.id,
+        function=orphan.function,
+        dead_worker=orphan.worker,
+        failed=used_up and not orphan.cancel_requested,
+        cancelled=orphan.cancel_requested,
+    )

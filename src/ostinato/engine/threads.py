@@ -10,7 +10,8 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -72,6 +73,19 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
         return end.value  # type: ignore[no-any-return]
     work.close()
     raise RuntimeError(f"{work!r} awaited something, and there is no event loop in this thread")
+
+
+@contextmanager
+def entered(manager: AbstractAsyncContextManager[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[T]:
+    """A block of `async with`, for a thread that waits for an event loop elsewhere."""
+    value: T = wait(manager.__aenter__())
+    try:
+        yield value
+    except BaseException as error:
+        if not wait(manager.__aexit__(type(error), error, error.__traceback__)):
+            raise
+    else:
+        wait(manager.__aexit__(None, None, None))
 
 
 def _resolve(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -9,6 +9,7 @@ from ..errors import TransactionMisused, UnknownFunction
 from ..model.change import RunInserted
 from ..store.ports import Transaction, Views
 from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
+from .tracing import sending, sent
 
 
 class Tx:
@@ -40,13 +41,20 @@ class Tx:
         """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with
         its key."""
         name, options = _target(function)
-        change = self._door.one(name, () if given is None else (given,), fields, options, invoked_by=invoked_by())
-        return (await self._insert([change]))[0]
+        with sending(name) as span:
+            change = self._door.one(name, () if given is None else (given,), fields, options, invoked_by=invoked_by())
+            (run_id,) = await self._insert([change])
+            sent(span, change.queue, [run_id])
+            return run_id
 
     async def enqueue_many(self, function: object, inputs: Iterable[Mapping[str, Any]]) -> list[str]:
         """Enqueues many runs of a function; answers their ids."""
         name, options = _target(function)
-        return await self._insert(self._door.many(name, inputs, options, invoked_by=invoked_by()))
+        with sending(name) as span:
+            changes = self._door.many(name, inputs, options, invoked_by=invoked_by())
+            ids = await self._insert(changes)
+            sent(span, changes[0].queue if changes else None, ids)
+            return ids
 
     async def _insert(self, changes: list[RunInserted]) -> list[str]:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..store.ports import CancelAsked, Listener, ListenerChanged, Rung, RunsEnded, Signal, Store
+from ..store.ports import CancelAsked, Listener, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal, Store
 from ..telemetry import ListeningChanged, NotificationReceived, Telemetry
 from .alarm import Alarm
 
@@ -20,6 +20,7 @@ class Wakeups:
         self._bells: dict[str, set[Alarm]] = {}
         self._on_ended: list[Callable[[], None]] = []
         self._on_cancel: list[Callable[[], None]] = []
+        self._on_schedules: list[Callable[[], None]] = []
 
     async def start(self) -> None:
         if self._listener is not None:
@@ -49,6 +50,9 @@ class Wakeups:
     def on_cancel_asked(self, listener: Callable[[], None]) -> None:
         self._on_cancel.append(listener)
 
+    def on_schedules_changed(self, listener: Callable[[], None]) -> None:
+        self._on_schedules.append(listener)
+
     async def arm(self, topic: str) -> bool:
         return await self._listener.arm(topic) if self._listener is not None else False
 
@@ -73,11 +77,15 @@ class Wakeups:
             case CancelAsked():
                 self._received("cancel")
                 self._call(self._on_cancel)
+            case SchedulesChanged():
+                self._received("schedules")
+                self._call(self._on_schedules)
             case ListenerChanged(working, why):
                 self._telemetry.announce(ListeningChanged(working=working, why=why))
                 self.ring()
                 self._call(self._on_ended)
                 self._call(self._on_cancel)
+                self._call(self._on_schedules)
 
     def _received(self, channel: str) -> None:
         if self._telemetry.wants(NotificationReceived):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -28,6 +29,7 @@ from .registry import Registry
 from .rescuer import Rescuer
 from .scheduler import Scheduler
 from .service import Service
+from .timetable import Timetable
 from .wakeups import Wakeups
 
 FORCED_PATIENCE = 2.0
@@ -57,6 +59,7 @@ class Worker:
         self.started = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._forced = asyncio.Event()
+        self._held_until: Callable[[], float | None] = lambda: None
 
     # --- life
 
@@ -81,6 +84,12 @@ class Worker:
     @property
     def stopping(self) -> bool:
         return self._stop_asked.is_set()
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether what it claims is its own. For any thread, also while the event loop is blocked."""
+        until = self._held_until()
+        return until is not None and time.monotonic() < until
 
     async def settled(self) -> None:
         """Until nothing runs here and everything that ended is committed."""
@@ -108,6 +117,8 @@ class Worker:
         self._pruner = Pruner(settings.retention, store=store, telemetry=telemetry)
         self._canceller = Canceller(self._floor, worker=lambda: self.id, store=store, telemetry=telemetry)
         self._wakeups.on_cancel_asked(self._canceller.wake)
+        self._timetable = Timetable(list(self._registry.schedules), store=store, telemetry=telemetry)
+        self._wakeups.on_schedules_changed(self._timetable.wake)
         self._keeper = Keeper(
             store,
             self,
@@ -117,6 +128,7 @@ class Worker:
             overdue=lambda: self._floor.deadlines.earliest,
             grace=floor.UNRESPONSIVE_GRACE,
         )
+        self._held_until = lambda: self._keeper.holds_until
 
     def _intake(self, queue: str, slots: int) -> Intake:
         return Intake(
@@ -131,13 +143,16 @@ class Worker:
 
     @property
     def _services(self) -> Sequence[Service]:
-        return [*self._intakes.values(), self._scheduler, self._rescuer, self._pruner, self._canceller]
+        timetable = [self._timetable] if self._registry.schedules else []
+        return [*self._intakes.values(), self._scheduler, self._rescuer, self._pruner, self._canceller, *timetable]
 
     async def _declare(self) -> None:
         """Writes down what this process knows, for SQL, other processes and people."""
         functions = [spec.declared() for spec in self._registry]
         queues = [DeclaredQueue(name, queue.max_waiting) for name, queue in self._settings.queues.items()]
         await self._store.declare(functions, queues)
+        if schedules := list(self._registry.schedules.values()):
+            await self._store.declare_schedules(schedules)
 
     async def _open_resources(self, stack: AsyncExitStack) -> Mapping[str, Any]:
         resources: dict[str, Any] = {}

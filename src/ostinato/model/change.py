@@ -1,7 +1,8 @@
 """What a commit can do, as values. Deciding produces changes; a store applies all of them or none.
 
 A change that concerns a claimed run carries its `run_id` and `lease_no`: the fence. When the fence does not hold any
-more, that change and the others of the same run are refused, and the rest of the batch goes on.
+more, that change and the others of the same run are refused, and the rest of the batch goes on. The fence of a schedule
+is the slot that it waits for; the runs that it starts go with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     timeout: float | None = None
     metadata: Raw | None = None
     invoked_by: str = "api"
+    trace: Raw | None = None
 
 
 class RunCompleted(Struct, frozen=True, gc=False):
@@ -80,9 +82,23 @@ class KeyFreed(Struct, frozen=True, gc=False):
     state: State
 
 
+class ScheduleMoved(Struct, frozen=True):
+    """A schedule goes on from the slot it waited for, `expected`, to the next one. Moments are in microseconds."""
+
+    name: str
+    expression: str
+    tz: str
+    expected: int
+    next_at: int
+    last_slot: int | None = None
+    last_run_id: str | None = None
+    runs: tuple[str, ...] = ()
+    """The runs of the same commit that stand for the slots, inserted only if the schedule is moved."""
+
+
 Settlement = RunCompleted | RunSettled
 Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed
-Change = RunInserted | Fenced
+Change = RunInserted | ScheduleMoved | Fenced
 
 
 class Committed(Struct, frozen=True):
@@ -92,3 +108,5 @@ class Committed(Struct, frozen=True):
     """Runs whose fence did not hold: nothing of theirs was written."""
     existing: dict[str, str] = {}
     """For inserted runs whose key was taken: the id asked for → the run that holds the key."""
+    unmoved: frozenset[str] = frozenset()
+    """Schedules that others had moved, changed or paused: nothing of theirs was written."""

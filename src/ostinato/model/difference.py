@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 def differences(schema: Schema, value: object) -> list[str]:
     """What a JSON value has too much, lacks, or has of another type than its JSON Schema says, field by field.
 
-    Not a validator: whether the value fits has been decided elsewhere, and what is not understood here is not mentioned.
+    Not a validator: whether the value fits has been decided elsewhere, and what is not understood is not mentioned.
     """
     return list(_differences(schema, schema, value, ""))
 

@@ -68,7 +68,7 @@ def may(verb: str, state: State) -> bool:
 
 
 class Claimed(Struct, frozen=True, gc=False):
-    """A run as its worker gets it. The order of the fields is the order of the claim's columns."""
+    """A run as its worker gets it: the columns of the claim in their order, then what the claim had asked for."""
 
     id: str
     lease_no: int
@@ -79,11 +79,14 @@ class Claimed(Struct, frozen=True, gc=False):
     due: int
     waited: float
     """Seconds from the moment the run might have started to its claim, by the database's clock."""
-    suspect: bool = False
     key: str | None = None
     timeout: float | None = None
     metadata: str | None = None
     invoked_by: str = "api"
+    trace: str | None = None
+    """The trace of whoever enqueued it, as W3C trace context in JSON."""
+    suspect: bool = False
+    """Whether its last worker died."""
 
 
 class Mark(NamedTuple):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
 from .run import Reason, State
+from .schedule import Cron, Missed, cron_of
 
 
 class RunError(Struct, frozen=True):
@@ -77,13 +79,42 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """Which runs to list, newest first."""
+    """Which runs to list, newest first. Ages are in seconds, since the run ended, or since it was created if it has
+    not."""
 
     function: str | None = None
     queue: str | None = None
     state: State | None = None
+    key: str | None = None
+    code: str | None = None
+    older_than: float | None = None
+    newer_than: float | None = None
     before: str | None = None
     limit: int = 50
+
+
+class Selection(Struct, frozen=True, kw_only=True):
+    """Runs to do something with. The moments are microseconds since 1970 by the database's clock, so that what is
+    selected stays the same while it is walked through: when a run ended, or was created if it has not ended."""
+
+    function: str | None = None
+    queue: str | None = None
+    key: str | None = None
+    code: str | None = None
+    since: int = 0
+    until: int
+
+
+class BulkOutcome(Struct, frozen=True, kw_only=True):
+    """What a verb has done to many runs, or in a dry run, would do."""
+
+    count: int
+    """Runs that it changed; in a dry run, those that match."""
+    left: int = 0
+    """Runs that match and could not be changed: another run holds the key, or somebody else has the row locked."""
+    sample: list[str]
+    """The first of them by their ids."""
+    dry_run: bool = False
 
 
 class RunCount(Struct, frozen=True):
@@ -107,6 +138,59 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     running: int
 
 
+class QueueView(Struct, frozen=True, kw_only=True):
+    """A queue: what waits and runs in it, and who works on it."""
+
+    name: str
+    paused: bool = False
+    max_waiting: int | None = None
+    ready: int = 0
+    held: int = 0
+    running: int = 0
+    longest_wait: float | None = None
+    """Seconds that a ready run has waited for a worker, the longest of the hundred that come next."""
+    slots: int = 0
+    """How many runs the workers that are alive may execute at a time."""
+    workers: int = 0
+
+
+class EndedCount(Struct, frozen=True):
+    """How many runs of a queue have ended in a state."""
+
+    queue: str
+    state: State
+    count: int
+
+
+class FailureView(Struct, frozen=True, kw_only=True):
+    """A run that failed for good, in short."""
+
+    id: str
+    function: str
+    queue: str
+    attempt: int
+    ended_at: datetime
+    error: RunError | None = None
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """Everything at a glance: what waits, what runs, who works, and what ended between two moments."""
+
+    since: datetime
+    until: datetime
+    queues: list[QueueView]
+    ended: list[EndedCount]
+    workers: list[WorkerView]
+    failures: list[FailureView]
+    """The latest ones, however long ago."""
+    counted_to: int
+    """Where counts of waiting runs end: a queue that shows so many may have more."""
+
+    @property
+    def seconds(self) -> float:
+        return (self.until - self.since).total_seconds()
+
+
 class FunctionView(Struct, frozen=True, kw_only=True):
     name: str
     queue: str
@@ -115,4 +199,47 @@ class FunctionView(Struct, frozen=True, kw_only=True):
     retry: Any = None
     input_schema: Any = None
     version: str | None = None
+    priority: int = 0
     declared_at: datetime
+
+
+class ScheduleView(Struct, frozen=True, kw_only=True):
+    name: str
+    function: str
+    queue: str | None = None
+    expression: str
+    tz: str
+    missed: Missed
+    catch_up: float
+    jitter: float = 0.0
+    priority: int = 0
+    input: Any = None
+    gives_slot: bool = False
+    origin: str
+    paused: bool = False
+    declared: bool
+    """Whether a worker that declares it lives, or did a moment ago: nobody else fires it."""
+    next_at: datetime
+    last_slot: datetime | None = None
+    last_run_id: str | None = None
+    last_state: State | None = None
+    declared_at: datetime
+    seen_at: datetime
+
+    @property
+    def cron(self) -> Cron:
+        return cron_of(self.name, self.expression, self.tz)
+
+    @property
+    def state(self) -> str:
+        """In one word: `active`, `paused`, or `undeclared` when no worker declares it any more."""
+        if self.paused:
+            return "paused"
+        return "active" if self.declared else "undeclared"
+
+    def upcoming(self, count: int) -> list[datetime]:
+        """The next slots, in the schedule's own time; none while it does not fire."""
+        if self.state != "active":
+            return []
+        slots = chain([self.next_at], self.cron.following(self.next_at))
+        return [slot.astimezone(self.cron.zone) for slot in islice(slots, count)]

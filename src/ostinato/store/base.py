@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import json
 
 from ..model.change import Change, Committed, RunInserted
-from ..model.run import START, Claimed, Mark, Orphan
-from ..model.view import FunctionView, RunCount, RunFilter, RunView, WorkerView
-from . import flows
+from ..model.run import START, Claimed, Mark, Orphan, State
+from ..model.schedule import Planned, Schedule
+from ..model.view import (
+    EndedCount,
+    FailureView,
+    FunctionView,
+    QueueView,
+    RunCount,
+    RunFilter,
+    RunView,
+    ScheduleView,
+    Selection,
+    WorkerView,
+)
+from . import flows, walking
 from .flows import Cancellation, Flow, Row
 from .ports import DeclaredFunction, DeclaredQueue, Ended, Fence
 
@@ -34,6 +46,10 @@ class FlowViews:
             function=where.function,
             queue=where.queue,
             state=where.state,
+            key=where.key,
+            code=where.code,
+            older_than=where.older_than,
+            newer_than=where.newer_than,
             before=where.before,
             limit=where.limit,
         )
@@ -41,6 +57,9 @@ class FlowViews:
 
     async def counts(self) -> list[RunCount]:
         return [json.decode(row[0], type=RunCount) for row in await self._read("counts")]
+
+    async def depths(self) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._read("depths")}
 
     async def outcomes(self, ids: Sequence[str]) -> dict[str, Ended]:
         return {row[0]: Ended(*row[1:]) for row in await self._read("outcomes", ids=flows.encoded(ids))}
@@ -51,11 +70,34 @@ class FlowViews:
     async def workers(self, *, dead: bool = False) -> list[WorkerView]:
         return [json.decode(row[0], type=WorkerView) for row in await self._read("workers", dead=dead)]
 
+    async def schedules(self, name: str | None = None) -> list[ScheduleView]:
+        return [json.decode(row[0], type=ScheduleView) for row in await self._read("schedules", name=name)]
+
     async def functions(self) -> list[FunctionView]:
         return [json.decode(row[0], type=FunctionView) for row in await self._read("functions")]
 
     async def function_names(self) -> list[str]:
         return [row[0] for row in await self._read("function_names")]
+
+    async def queue_names(self) -> list[str]:
+        return [row[0] for row in await self._read("queue_names")]
+
+    async def queues(self, names: Sequence[str], *, count_to: int) -> list[QueueView]:
+        rows = await self._read("queues", names=flows.encoded(names), limit=count_to)
+        return [json.decode(row[0], type=QueueView) for row in rows]
+
+    async def moment(self) -> int:
+        return int((await self._read("moment"))[0][0])
+
+    async def ended_lately(self, since: int, until: int, *, limit: int) -> list[EndedCount]:
+        rows = await self._read("ended_lately", since=since, until=until, limit=limit)
+        return [EndedCount(row[0], State(row[1]), row[2]) for row in rows]
+
+    async def latest_failures(self, limit: int) -> list[FailureView]:
+        return [json.decode(row[0], type=FailureView) for row in await self._read("latest_failures", limit=limit)]
+
+    def matching(self, state: State, where: Selection, *, limit: int) -> AsyncGenerator[list[str], None]:
+        return walking.pages(self._read, state, where, limit=limit)
 
     async def _read(self, block: str, **arguments: object) -> Sequence[Row]:
         return await self._store.read(flows.reading(block, **arguments))
@@ -136,11 +178,20 @@ class FlowStore(ABC):
 
     # --- verbs
 
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Cancellation]:
-        return await self.write(flows.cancelling(ids, reason))
+    async def cancel(self, ids: Sequence[str], reason: str, *, state: State | None = None) -> list[Cancellation]:
+        return await self.write(flows.cancelling(ids, reason, state=state))
 
-    async def retry(self, ids: Sequence[str]) -> dict[str, str]:
-        return await self.write(flows.retrying(ids))
+    async def retry(self, ids: Sequence[str], *, state: State | None = None) -> dict[str, str]:
+        return await self.write(flows.retrying(ids, state=state))
+
+    async def purge(self, ids: Sequence[str], *, state: State) -> list[str]:
+        return await self.write(flows.purging(ids, state=state))
+
+    async def pause(self, queue: str) -> bool:
+        return await self.write(flows.pausing(queue), single=True)
+
+    async def resume(self, queue: str) -> bool:
+        return await self.write(flows.resuming(queue), single=True)
 
     async def prune(self, state: str, *, keep: float, limit: int) -> int:
         return await self.write(flows.pruning(state, keep=keep, limit=limit))
@@ -150,3 +201,20 @@ class FlowStore(ABC):
 
     async def declare(self, functions: Sequence[DeclaredFunction], queues: Sequence[DeclaredQueue]) -> None:
         await self.write(flows.declaring(functions, queues))
+
+    # --- schedules
+
+    async def declare_schedules(self, schedules: Sequence[Schedule]) -> None:
+        await self.write(flows.declaring_schedules(schedules))
+
+    async def keep_schedules(self, names: Sequence[str]) -> None:
+        await self.write(flows.keeping_schedules(names), single=True)
+
+    async def planned(self, names: Sequence[str], limit: int) -> list[Planned]:
+        return await self.read(flows.planning(names, limit))
+
+    async def pause_schedule(self, name: str) -> bool:
+        return await self.write(flows.pausing_schedule(name), single=True)
+
+    async def resume_schedule(self, name: str) -> bool:
+        return await self.write(flows.resuming_schedule(name))

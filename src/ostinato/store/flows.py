@@ -8,9 +8,11 @@ Whoever does runs the whole flow in one transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
-from msgspec import json
+from msgspec import Raw, json, structs
 
 from ..model.change import (
     AttemptEnded,
@@ -22,9 +24,11 @@ from ..model.change import (
     RunInserted,
     RunSettled,
     RunStarted,
+    ScheduleMoved,
 )
 from ..model.outcome import rescue
 from ..model.run import Claimed, Mark, Orphan
+from ..model.schedule import Known, Missed, Planned, Schedule, first_slot, micros, moment
 
 Row = Sequence[Any]
 T = TypeVar("T")
@@ -51,12 +55,28 @@ def encoded(value: object) -> str:
 def committing(
     changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]
 ) -> Flow[Committed]:
-    """Applies changes in the one order that all commits share: runs, keys, attempts, then new runs."""
-    fenced = [change for change in changes if not isinstance(change, RunInserted)]
+    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, then new runs."""
+    fenced = _fenced(changes)
     inserted = [change for change in changes if isinstance(change, RunInserted)]
     refused = (yield from _settling(fenced)) if fenced else frozenset[str]()
+    if len(fenced) + len(inserted) < len(changes):
+        return (yield from _firing(changes, refused, insert))
     existing = (yield from insert(inserted)) if inserted else {}
     return Committed(refused, existing)
+
+
+def _firing(
+    changes: Sequence[Change],
+    refused: frozenset[str],
+    insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]],
+) -> Flow[Committed]:
+    """Moves schedules, and inserts the runs of those that could be moved."""
+    moves = sorted((change for change in changes if isinstance(change, ScheduleMoved)), key=lambda move: move.name)
+    moved = {row[0] for row in (yield Call("move_schedules", {"moves": encoded(moves)}))}
+    left_out = {run_id for move in moves if move.name not in moved for run_id in move.runs}
+    inserted = [change for change in changes if isinstance(change, RunInserted) and change.id not in left_out]
+    existing = (yield from insert(inserted)) if inserted else {}
+    return Committed(refused, existing, frozenset(move.name for move in moves) - moved)
 
 
 def _settling(changes: Sequence[Fenced]) -> Flow[frozenset[str]]:
@@ -77,8 +97,7 @@ def _settling(changes: Sequence[Fenced]) -> Flow[frozenset[str]]:
     return frozenset(refused)
 
 
-def _run_id(change: Fenced) -> str:
-    return change.run_id
+_run_id = attrgetter("run_id")
 
 
 _FENCED_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
@@ -93,6 +112,9 @@ _FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
     (AttemptEnded, "add_attempts", "attempts"),
 )
 """Blocks for what follows from a settlement, executed for the runs whose fence held."""
+
+
+_UNFENCED = (RunInserted, ScheduleMoved)
 
 
 def single_statement(changes: Sequence[Change]) -> bool:
@@ -116,13 +138,14 @@ def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) 
             "alone": suspect or limit == 1,
         },
     )
-    claimed = [Claimed(*row) for row in rows]
+    claimed = [_claimed(*row, suspect) for row in rows]
     claimed.sort(key=_order)
     return claimed
 
 
-def _order(run: Claimed) -> tuple[int, str]:
-    return run.due, run.id
+_claimed: Callable[..., Claimed] = Claimed
+_orphan: Callable[..., Orphan] = Orphan
+_order = attrgetter("due", "id")
 
 
 def owned(queue: str, worker: str) -> Flow[list[tuple[str, int]]]:
@@ -165,14 +188,14 @@ def burying(worker: str, renewed: str) -> Flow[bool]:
 
 def rescuing(limit: int) -> Flow[list[Orphan]]:
     rows = yield Call("lock_orphans", {"limit": limit})
-    orphans = [Orphan(*row) for row in rows]
+    orphans = [_orphan(*row[:6], bool(row[6]), bool(row[7]), *row[8:]) for row in rows]  # SQLite has no booleans
     if orphans:
         yield from _settling([change for orphan in orphans for change in _fenced(rescue(orphan))])
     return orphans
 
 
 def _fenced(changes: Iterable[Change]) -> list[Fenced]:
-    return [change for change in changes if not isinstance(change, RunInserted)]
+    return [change for change in changes if not isinstance(change, _UNFENCED)]
 
 
 def cancelled_of(worker: str) -> Flow[dict[str, str]]:
@@ -190,7 +213,10 @@ class Cancellation(NamedTuple):
     worker: str | None
 
 
-def cancelling(ids: Sequence[str], reason: str) -> Flow[list[Cancellation]]:
+def cancelling(ids: Sequence[str], reason: str, *, state: str | None = None) -> Flow[list[Cancellation]]:
+    """`state`: only those that are still in it, and that nobody else is changing at the moment."""
+    if state is not None:
+        ids = yield from _still(state, ids)
     rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason})
     cancelled = [Cancellation(row[0], row[1], row[2]) for row in rows]
     if ended := [run.id for run in cancelled if run.state == "cancelled"]:
@@ -199,11 +225,28 @@ def cancelling(ids: Sequence[str], reason: str) -> Flow[list[Cancellation]]:
     return cancelled
 
 
-def retrying(ids: Sequence[str]) -> Flow[dict[str, str]]:
+def retrying(ids: Sequence[str], *, state: str | None = None) -> Flow[dict[str, str]]:
     """Failed and cancelled runs back to ready → their queues."""
+    if state is not None:
+        ids = yield from _still(state, ids)
     yield Call("retake_keys", {"ids": encoded(ids)})
     rows = yield Call("retry_runs", {"ids": encoded(ids)})
     return {row[0]: row[1] for row in rows}
+
+
+def purging(ids: Sequence[str], *, state: str) -> Flow[list[str]]:
+    """Deletes runs that are still in the state. The keys of ended ones were freed when they ended, as far as they ever
+    are; those of waiting ones are freed as if they were cancelled."""
+    if purged := (yield from _still(state, ids)):
+        if state in ("held", "ready"):
+            yield Call("free_keys", {"freed": encoded([{"run_id": run_id, "state": "cancelled"} for run_id in purged])})
+        yield Call("purge_runs", {"ids": encoded(purged)})
+        yield Call("prune_attempts", {"ids": encoded(purged)})
+    return purged
+
+
+def _still(state: str, ids: Sequence[str]) -> Flow[list[str]]:
+    return [row[0] for row in (yield Call("lock_runs", {"ids": encoded(ids), "state": state}))]
 
 
 def pruning(state: str, *, keep: float, limit: int) -> Flow[int]:
@@ -216,6 +259,7 @@ def pruning(state: str, *, keep: float, limit: int) -> Flow[int]:
 def tidying() -> Flow[None]:
     yield Call("prune_keys", {"limit": 1000})
     yield Call("forget_workers", {})
+    yield Call("forget_schedules", {})
 
 
 def declaring(functions: Sequence[object], queues: Sequence[object]) -> Flow[None]:
@@ -223,6 +267,71 @@ def declaring(functions: Sequence[object], queues: Sequence[object]) -> Flow[Non
         yield Call("declare_functions", {"functions": encoded(functions)})
     if queues:
         yield Call("declare_queues", {"queues": encoded(queues)})
+
+
+def pausing(queue: str) -> Flow[bool]:
+    return bool((yield Call("pause_queue", {"queue": queue})))
+
+
+def resuming(queue: str) -> Flow[bool]:
+    return bool((yield Call("resume_queue", {"queue": queue})))
+
+
+# --- schedules ------------------------------------------------------------------------------------------------------
+
+
+def asking_the_time() -> Flow[datetime]:
+    return moment((yield Call("moment", {}))[0][0])
+
+
+def declaring_schedules(schedules: Sequence[Schedule]) -> Flow[None]:
+    """Writes down schedules as they are declared, and works out what comes next for them."""
+    known = yield from _locking_schedules([schedule.name for schedule in schedules])
+    now = yield from asking_the_time()
+    declared = [
+        {**structs.asdict(schedule), "next_at": micros(first_slot(schedule, now, known.get(schedule.name)))}
+        for schedule in schedules
+    ]
+    yield Call("declare_schedules", {"schedules": encoded(declared)})
+
+
+def _locking_schedules(names: Sequence[str]) -> Flow[dict[str, Known]]:
+    rows = yield Call("lock_schedules", {"names": encoded(sorted(names))})
+    return {row[0]: Known(row[1], row[2], moment(row[3]), row[4] and moment(row[4])) for row in rows}
+
+
+def keeping_schedules(names: Sequence[str]) -> Flow[None]:
+    """Says that a worker still declares them."""
+    yield Call("keep_schedules", {"names": encoded(names)})
+
+
+def planning(names: Sequence[str], limit: int) -> Flow[list[Planned]]:
+    rows = yield Call("planned_schedules", {"names": encoded(names), "limit": limit})
+    return [Planned(_schedule(row[2:]), moment(row[0]), moment(row[1])) for row in rows]
+
+
+def _schedule(row: Row) -> Schedule:
+    """The order of the columns is the order of the fields."""
+    fields = dict(zip(Schedule.__struct_fields__, row, strict=True))
+    fields["input"] = Raw(fields["input"].encode())
+    return Schedule(**{**fields, "missed": Missed(fields["missed"]), "gives_slot": bool(fields["gives_slot"])})
+
+
+def pausing_schedule(name: str) -> Flow[bool]:
+    """Whether there is such a schedule."""
+    return bool((yield Call("pause_schedule", {"name": name})))
+
+
+def resuming_schedule(name: str) -> Flow[bool]:
+    """Lets a schedule go on from its next slot: those that came while it was paused are over."""
+    known = (yield from _locking_schedules([name])).get(name)
+    if known is None:
+        return False
+    now = yield from asking_the_time()
+    schedule = Schedule(name=name, function="", expression=known.expression, tz=known.tz)
+    next_at = schedule.cron.after(max(now, known.last_slot or now))
+    yield Call("resume_schedule", {"name": name, "next_at": micros(next_at)})
+    return True
 
 
 def reading(block: str, **arguments: object) -> Flow[Sequence[Row]]:

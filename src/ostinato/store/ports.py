@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -10,8 +10,21 @@ from msgspec import Raw, Struct
 
 from ..errors import ConfigError
 from ..model.change import Change, Committed
-from ..model.run import Claimed, Mark, Orphan
-from ..model.view import FunctionView, RunCount, RunFilter, RunView, WorkerView
+from ..model.diagnosis import FileFacts, MissingGrant, QueueHealth, ServerFacts, StrandedRuns
+from ..model.run import Claimed, Mark, Orphan, State
+from ..model.schedule import Planned, Schedule
+from ..model.view import (
+    EndedCount,
+    FailureView,
+    FunctionView,
+    QueueView,
+    RunCount,
+    RunFilter,
+    RunView,
+    ScheduleView,
+    Selection,
+    WorkerView,
+)
 from .flows import Cancellation, Flow
 from .sql import Block
 
@@ -47,6 +60,7 @@ class DeclaredFunction(Struct, frozen=True):
     retry: Raw
     input_schema: Raw | None = None
     version: str | None = None
+    priority: int = 0
 
 
 class DeclaredQueue(Struct, frozen=True):
@@ -75,6 +89,10 @@ class CancelAsked(Struct, frozen=True):
     """Somebody wants a running run stopped."""
 
 
+class SchedulesChanged(Struct, frozen=True):
+    """Somebody declared, paused or resumed schedules."""
+
+
 class ListenerChanged(Struct, frozen=True):
     """Wake-ups work again (everything armed is to be armed anew, and what was missed is to be looked for), or do
     not."""
@@ -83,7 +101,7 @@ class ListenerChanged(Struct, frozen=True):
     why: str
 
 
-Signal = Rung | RunsEnded | CancelAsked | ListenerChanged
+Signal = Rung | RunsEnded | CancelAsked | SchedulesChanged | ListenerChanged
 
 RESULTS = "r"
 """The topic of those who wait for results."""
@@ -145,7 +163,13 @@ class Caller(Protocol):
     """Whether it belongs to an event loop. One that does not is used inline, and its `drive` awaits nothing."""
 
     async def drive(self, flow: Flow[T], blocks: Mapping[str, Block]) -> T:
-        """Executes a flow inside the caller's transaction."""
+        """Executes a flow inside the caller's transaction. Refuses a connection that has none open."""
+
+    async def driver(self) -> object:
+        """The driver's own connection, without what a library has put around it."""
+
+    def underlying(self, error: BaseException) -> BaseException:
+        """What the driver raised, without what a library has put around it."""
 
 
 def refuse_other_dialect(caller: Caller, dialect: str) -> None:
@@ -213,9 +237,19 @@ class Leases(Protocol):
 
 
 class Verbs(Protocol):
-    async def cancel(self, ids: Sequence[str], reason: str) -> list[Cancellation]: ...
+    async def cancel(self, ids: Sequence[str], reason: str, *, state: State | None = None) -> list[Cancellation]:
+        """Ends what waits and asks for what runs to be stopped; with `state`, only what is still in it."""
 
-    async def retry(self, ids: Sequence[str]) -> dict[str, str]: ...
+    async def retry(self, ids: Sequence[str], *, state: State | None = None) -> dict[str, str]: ...
+
+    async def purge(self, ids: Sequence[str], *, state: State) -> list[str]:
+        """Deletes runs that are still in the state, with their attempts; answers those that it deleted."""
+
+    async def pause(self, queue: str) -> bool:
+        """Stops claims from a queue, which need not be known yet; False when it was paused already."""
+
+    async def resume(self, queue: str) -> bool:
+        """Lets claims go on and wakes who sleeps on the queue; False when it was not paused."""
 
     async def prune(self, state: str, *, keep: float, limit: int) -> int: ...
 
@@ -234,18 +268,60 @@ class Views(Protocol):
 
     async def counts(self) -> list[RunCount]: ...
 
+    async def depths(self) -> dict[str, int]:
+        """How many runs of each function could start now: ready, or held and due."""
+
     async def outcomes(self, ids: Sequence[str]) -> dict[str, Ended]: ...
 
     async def existing(self, ids: Sequence[str]) -> set[str]: ...
 
     async def workers(self, *, dead: bool = False) -> list[WorkerView]: ...
 
+    async def schedules(self, name: str | None = None) -> list[ScheduleView]:
+        """All schedules, or the one of that name."""
+
     async def functions(self) -> list[FunctionView]: ...
 
     async def function_names(self) -> list[str]: ...
 
+    async def queue_names(self) -> list[str]:
+        """Queues that a worker, a function, or a run that has not ended names, or that have a row of their own."""
 
-class Store(Commits, Claims, Leases, Verbs, Protocol):
+    async def queues(self, names: Sequence[str], *, count_to: int) -> list[QueueView]:
+        """These queues by name, whether they are known or not. Counts of what waits end at `count_to`."""
+
+    async def moment(self) -> int:
+        """Microseconds since 1970, by the database's clock."""
+
+    async def ended_lately(self, since: int, until: int, *, limit: int) -> list[EndedCount]:
+        """Runs that have ended between two moments, at most `limit` of each state."""
+
+    async def latest_failures(self, limit: int) -> list[FailureView]: ...
+
+    def matching(self, state: State, where: Selection, *, limit: int) -> AsyncGenerator[list[str], None]:
+        """The ids of runs in a state that match, in pages of those among `limit` runs."""
+
+
+class Schedules(Protocol):
+    """When functions are to be started. That they are is a commit like any other."""
+
+    async def declare_schedules(self, schedules: Sequence[Schedule]) -> None:
+        """Writes down what a starting worker declares. What an operator paused stays so."""
+
+    async def keep_schedules(self, names: Sequence[str]) -> None:
+        """Says that a worker still declares them."""
+
+    async def planned(self, names: Sequence[str], limit: int) -> list[Planned]:
+        """Those of these schedules that are not paused, the next due first, with the database's time."""
+
+    async def pause_schedule(self, name: str) -> bool:
+        """Stops a schedule from firing; False when there is none of the name."""
+
+    async def resume_schedule(self, name: str) -> bool:
+        """Lets a paused schedule go on from its next slot; False when there is none of the name."""
+
+
+class Store(Commits, Claims, Leases, Verbs, Schedules, Protocol):
     """A database."""
 
     @property
@@ -258,14 +334,49 @@ class Store(Commits, Claims, Leases, Verbs, Protocol):
 
     def migrations(self) -> Migrations: ...
 
+    def diagnosis(self) -> Diagnosis: ...
+
     def listener(self, on_signal: Callable[[Signal], None]) -> Listener: ...
 
     def keeper(self) -> AbstractAsyncContextManager[Leases]:
         """The leases through a connection of its own, for the event loop of the keeper's thread."""
 
 
+class Diagnosis(Protocol):
+    """What a doctor may ask. The first two need none of our tables, so they answer before there are any."""
+
+    async def database(self, *, long_transaction: float) -> ServerFacts | FileFacts:
+        """What the database says of itself; transactions of others are told that last longer than so many seconds."""
+
+    async def missing_grants(self) -> list[MissingGrant] | None:
+        """What roles lack; None where there are none."""
+
+    async def now(self) -> float:
+        """The database's clock, in seconds since 1970."""
+
+    async def queues(self) -> list[QueueHealth]: ...
+
+    async def stranded(self) -> list[StrandedRuns]: ...
+
+    async def undeclared(self) -> dict[str, int]:
+        """Functions that waiting runs name and nobody has declared → how many runs."""
+
+    async def forget(self, *, runs: Sequence[str], function: str, queue: str, worker: str | None) -> None:
+        """Removes every trace of a self-test."""
+
+
 class Migrations(Protocol):
     """The schema's numbered steps."""
+
+    @property
+    def automatic(self) -> bool:
+        """Whether opening the database applies what is missing."""
+
+    def grants(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> str:
+        """The SQL that gives roles what they need, where there are roles."""
+
+    async def grant(self, *, producers: Sequence[str], workers: Sequence[str], readers: Sequence[str]) -> None:
+        """Gives roles what they need; again after a migration that adds something."""
 
     async def up(self) -> list[str]:
         """Applies what is missing; answers the names of what it applied."""

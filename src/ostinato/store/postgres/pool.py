@@ -58,7 +58,11 @@ class Pool:
             self._idle.append(connection)
 
     async def close(self) -> None:
+        """Closes what is idle, and the rest when it is given back. Who was cancelled meanwhile may call it again."""
         self._closed = True
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            await connection.close(timeout=2)
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                await connection.close(timeout=2)
+            except TimeoutError:  # the server does not say goodbye, or could not be asked to cancel a statement
+                connection.terminate()

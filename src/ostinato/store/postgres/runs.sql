@@ -9,12 +9,13 @@ select requested, existing from ostinato.insert_runs(:requests::text::jsonb, :ri
 -- name: insert_run
 -- The same for one run without a key, into a queue that is named and has no cap, as most are: without the cost of starting a function.
 -- No row comes back if the queue has a cap. A row is rung for after it was inserted, as insert_runs does.
-insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, timeout, invoked_by, created_at, input, metadata)
+insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, timeout, invoked_by, created_at, input, metadata,
+                           trace)
 select :id, :function, :queue,
        case when t.run_at > t.moment then 'held' else 'ready' end,
        case when t.run_at > t.moment then 'not_due' end,
        t.run_at, ostinato.micros(t.run_at) - 1000000 * :priority::bigint, :priority::smallint, :timeout::double precision,
-       :invoked_by, t.moment, :input::text::jsonb, :metadata::text::jsonb
+       :invoked_by, t.moment, :input::text::jsonb, :metadata::text::jsonb, :trace::text::jsonb
 from (select moment, moment + :delay::double precision * interval '1 second' as run_at
       from (select ostinato.clock() as moment) now) t
 where not exists (select 1 from ostinato.queues q where q.name = :queue and q.max_waiting is not null)
@@ -39,7 +40,7 @@ where id = any(array(
     limit :limit
     for update skip locked))
 returning id, lease_no, function, queue, attempt, input::text, due,
-          extract(epoch from claimed_at - run_at)::double precision, suspect, key, timeout, metadata::text, invoked_by
+          date_part('epoch', claimed_at - run_at), key, timeout, metadata::text, invoked_by, trace::text
 
 -- name: complete_runs
 with ended as (

@@ -6,18 +6,20 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import asyncpg
 from msgspec import json
 
-from ...errors import NotMigrated, StoreUnavailable
+from ...errors import ConfigError, NotMigrated, StoreUnavailable
 from ...model.change import Change, Committed, RunInserted
 from ...shield import shielded
 from .. import flows, sql
 from ..base import FlowStore
 from ..flows import Call, Flow, Row
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
-from .errors import RETRIABLE, translated
+from .diagnosis import PostgresDiagnosis
+from .errors import RETRIABLE, translated, translated_from
 from .listener import PostgresListener
 from .migrating import PostgresMigrations
 from .naming import adapt, check_schema
@@ -62,9 +64,14 @@ class PostgresStore(FlowStore):
         self._listen_url = listen_url or url
         self._statement_cache = statement_cache
         self._pooled: set[str] = set()
+        self._direct: set[str] = set()
         self._capped: set[str | None] = set()
         """Queues that were seen to have a cap: their runs are counted as they are inserted."""
         self.blocks = load_blocks(schema)
+        self._identity: tuple[str, str] | None = None
+        """The database's name and its server's own identifier, once it has been opened."""
+        self._acquainted: WeakSet[Any] = WeakSet()
+        """Callers' connections that are known to be to this database."""
         self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
         self._pool = Pool(self._connect, size=max(1, connections // 2))
         self._lent = Pool(self._connect, size=connections)
@@ -79,6 +86,10 @@ class PostgresStore(FlowStore):
             raise NotMigrated(
                 f"the database's schema {self.schema!r} lacks {', '.join(missing)}; run `ostinato migrate up`"
             )
+        try:
+            self._identity = _identity_in(await self.read(flows.reading("identity")))
+        except asyncpg.InsufficientPrivilegeError:
+            self._identity = None  # a server that does not tell: then nobody's connection is asked
 
     async def close(self) -> None:
         await self._engine_pool.close()
@@ -87,6 +98,9 @@ class PostgresStore(FlowStore):
 
     def migrations(self) -> PostgresMigrations:
         return PostgresMigrations(self._own_connection, schema=self.schema)
+
+    def diagnosis(self) -> PostgresDiagnosis:
+        return PostgresDiagnosis(self)
 
     def listener(self, on_signal: Callable[[Signal], None]) -> Listener:
         return PostgresListener(
@@ -110,8 +124,12 @@ class PostgresStore(FlowStore):
     async def _connect(self, url: str | None = None, *, session: dict[str, str] = _USER_SESSION) -> Connection:
         with translated():
             connection = await self._dial(url or self.url, session)
-            notice_dead_peers(connection)
-            await _speak_json(connection)
+            try:
+                notice_dead_peers(connection)
+                await _speak_json(connection)
+            except BaseException:
+                connection.terminate()
+                raise
         return connection
 
     async def _dial(self, url: str, session: dict[str, str]) -> Connection:
@@ -119,14 +137,23 @@ class PostgresStore(FlowStore):
         statements of its own."""
         if url not in self._pooled:
             try:
-                return await asyncpg.connect(
+                connection = await asyncpg.connect(
                     url, server_settings=session, statement_cache_size=self._statement_cache, timeout=10
                 )
+                if url in self._direct or await _is_direct(connection):
+                    self._direct.add(url)
+                    return connection
+                await connection.close(timeout=2)
             except asyncpg.ProtocolViolationError as error:
                 if "unsupported startup parameter" not in str(error):
                     raise
-                self._pooled.add(url)
+            self._pooled.add(url)
         return await asyncpg.connect(url, server_settings=_SESSION, statement_cache_size=0, timeout=10)
+
+    @property
+    def pooled(self) -> bool:
+        """Whether a pooler was found between us and the server."""
+        return self.url in self._pooled
 
     @asynccontextmanager
     async def _own_connection(self) -> AsyncIterator[Connection]:
@@ -228,6 +255,7 @@ class PostgresStore(FlowStore):
                 "invoked_by": run.invoked_by,
                 "input": bytes(run.input).decode(),
                 "metadata": None if run.metadata is None else bytes(run.metadata).decode(),
+                "trace": None if run.trace is None else bytes(run.trace).decode(),
                 "ring": self.notify,
             },
         )
@@ -244,8 +272,21 @@ class PostgresStore(FlowStore):
 
     async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
         refuse_other_dialect(caller, "postgresql")
-        with translated():
+        with translated_from(caller):
+            await self._acquaint(caller)
             return await caller.drive(self.committing(changes), self.blocks)
+
+    async def _acquaint(self, caller: Caller) -> None:
+        """Makes sure that a caller's connection is to our database, once for each that we meet."""
+        if self._identity is None or (driver := await caller.driver()) in self._acquainted:
+            return
+        theirs = _identity_in(await caller.drive(flows.reading("identity"), self.blocks))
+        if theirs != self._identity:
+            raise ConfigError(
+                f"conn= is a connection to the database {theirs[0]!r}, but the app's is {self._identity[0]!r}"
+                + (" on another server" if theirs[0] == self._identity[0] else "")
+            )
+        self._acquainted.add(driver)
 
     # --- wake-ups
 
@@ -255,6 +296,13 @@ class PostgresStore(FlowStore):
 
     async def _probe(self, token: str) -> None:
         await self.write(flows.reading("probe", token=token), single=True)
+
+
+async def _is_direct(connection: Connection) -> bool:
+    """Whether the process that answers is the one we were connected to; a pooler that was told to let our settings
+    pass makes up a number of its own. The statement has no name, so that it stays behind in nobody's session."""
+    statement = await connection.prepare("select pg_backend_pid()", name="")
+    return bool(connection.get_server_pid() == await statement.fetchval())
 
 
 def notice_dead_peers(connection: Connection) -> None:
@@ -271,6 +319,11 @@ def notice_dead_peers(connection: Connection) -> None:
 def load_blocks(schema: str) -> Mapping[str, sql.Block]:
     blocks = sql.load("ostinato.store.postgres", adapt=lambda text: adapt(text, schema))
     return {name: sql.numbered(block) for name, block in blocks.items()}
+
+
+def _identity_in(rows: Sequence[Row]) -> tuple[str, str]:
+    ((name, server),) = rows
+    return name, server
 
 
 async def _speak_json(connection: Connection) -> None:

@@ -1,14 +1,15 @@
 -- Workers and their leases; the functions and queues they declare.
 
 -- name: declare_functions
-insert into ostinato.functions (name, queue, attempts, timeout, retry, input_schema, version, declared_at)
+insert into ostinato.functions (name, queue, attempts, timeout, retry, input_schema, version, priority, declared_at)
 select e->>'name', e->>'queue', (e->>'attempts')::integer, (e->>'timeout')::double precision, e->'retry', e->'input_schema',
-       e->>'version', ostinato.clock()
+       e->>'version', coalesce((e->>'priority')::smallint, 0::smallint), ostinato.clock()
 from jsonb_array_elements(:functions::text::jsonb) as c(e)
 order by 1
 on conflict (name) do update
 set queue = excluded.queue, attempts = excluded.attempts, timeout = excluded.timeout, retry = excluded.retry,
-    input_schema = excluded.input_schema, version = excluded.version, declared_at = excluded.declared_at
+    input_schema = excluded.input_schema, version = excluded.version, priority = excluded.priority,
+    declared_at = excluded.declared_at
 
 -- name: declare_queues
 -- A cap that is declared replaces the one before; whether the queue is paused is the operator's.

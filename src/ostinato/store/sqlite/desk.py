@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
@@ -77,6 +78,8 @@ class Desk(ABC):
         self._lock = threading.Lock()
         self._errands: Errands = SimpleQueue()
         self._threads = 0
+        self._started: list[threading.Thread] = []
+        """Those that are at work, and those that were sent home and may not be there yet."""
 
     # --- asking
 
@@ -94,10 +97,17 @@ class Desk(ABC):
 
     def put(self, errand: Errand[Any]) -> None:
         with self._lock:
-            if not self._threads or (self._threads < self._most_threads and not self._errands.empty()):
-                self._threads += 1
-                threading.Thread(target=self._main, args=(self._errands,), name=self._name, daemon=True).start()
+            if not _FORKS.under_way and (
+                not self._threads or (self._threads < self._most_threads and not self._errands.empty())
+            ):
+                self._start()
             self._errands.put(errand)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._main, args=(self._errands,), name=self._name, daemon=True)
+        self._threads += 1
+        self._started = [thread, *(earlier for earlier in self._started if earlier.is_alive())]
+        thread.start()
 
     async def close(self) -> None:
         """Does what was asked for until now, then closes the connections."""
@@ -106,6 +116,8 @@ class Desk(ABC):
 
     def _send_home(self, loop: asyncio.AbstractEventLoop | None = None) -> list[Errand[None]]:
         with self._lock:
+            if not self._threads:  # what may be waiting here waits for a fork
+                return []
             errands, threads = self._errands, self._threads
             self._errands, self._threads = SimpleQueue(), 0
         last = [Errand[None](None, loop) for _ in range(threads)]
@@ -138,14 +150,19 @@ class Desk(ABC):
 
     def before_fork(self) -> None:
         """A connection carried into a child would have the child believe that it holds the file's locks."""
-        concurrent.futures.wait([errand.future for errand in self._send_home()], _FORK_PATIENCE)
+        self._send_home()
+        deadline = time.monotonic() + _FORK_PATIENCE
+        for thread in self._started:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def after_fork_in_child(self) -> None:
         self._start_over()
 
     def after_fork_in_parent(self) -> None:
         """Threads start again when they are needed."""
-        return
+        with self._lock:
+            if not _FORKS.under_way and not self._threads and not self._errands.empty():
+                self._start()
 
 
 class Reader(Desk):
@@ -164,19 +181,32 @@ _OPEN: set[sqlite3.Connection] = set()
 """In a forked child these are kept and never closed: closing them there would let go of the parent's locks."""
 
 
-def _before_fork() -> None:
-    for desk in list(_DESKS):
-        desk.before_fork()
+class _Forks:
+    """Those that are under way, by whatever threads. Until they are over no desk begins anything; errands wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.under_way = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self.under_way += 1
+        for desk in list(_DESKS):
+            desk.before_fork()
+
+    def end_in_child(self) -> None:
+        self._lock = threading.Lock()
+        self.under_way = 0
+        for desk in list(_DESKS):
+            desk.after_fork_in_child()
+
+    def end_in_parent(self) -> None:
+        with self._lock:
+            self.under_way = max(0, self.under_way - 1)  # one may have begun before this module was there
+        for desk in list(_DESKS):
+            desk.after_fork_in_parent()
 
 
-def _after_fork_in_child() -> None:
-    for desk in list(_DESKS):
-        desk.after_fork_in_child()
+_FORKS = _Forks()
 
-
-def _after_fork_in_parent() -> None:
-    for desk in list(_DESKS):
-        desk.after_fork_in_parent()
-
-
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child, after_in_parent=_after_fork_in_parent)
+os.register_at_fork(before=_FORKS.begin, after_in_child=_FORKS.end_in_child, after_in_parent=_FORKS.end_in_parent)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from ..ports import RESULTS, CancelAsked, Rung, RunsEnded, Signal
+from ..ports import RESULTS, CancelAsked, Rung, RunsEnded, SchedulesChanged, Signal
 from .watch import Watch
 from .writer import Writer
 
@@ -66,7 +66,7 @@ class SqliteListener:
             case RunsEnded():
                 return RESULTS in self._topics
             case _:
-                return isinstance(signal, CancelAsked)
+                return isinstance(signal, CancelAsked | SchedulesChanged)
 
     def _pass_on(self, signals: Iterable[Signal]) -> None:
         if self._loop is not None:

@@ -50,12 +50,12 @@ where k.run_id <> json_extract(e.value, '$.id')
 
 -- name: insert_runs
 insert into ostinato_runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                           timeout, invoked_by, created_at, input, metadata)
+                           timeout, invoked_by, created_at, input, metadata, trace)
 select t.id, t.function, coalesce(t.queue, f.queue),
        case when t.run_at > t.moment then 'held' else 'ready' end,
        case when t.run_at > t.moment then 'not_due' end,
        t.run_at, t.run_at - 1000000 * t.priority, t.priority, t.key, case when t.key is not null then t.mode end,
-       t.timeout, t.invoked_by, t.moment, t.input, t.metadata
+       t.timeout, t.invoked_by, t.moment, t.input, t.metadata, t.trace
 from (
     select json_extract(e.value, '$.id') as id, json_extract(e.value, '$.function') as function,
            json_extract(e.value, '$.queue') as queue,
@@ -65,7 +65,8 @@ from (
            coalesce(json_extract(e.value, '$.priority'), 0) as priority,
            json_extract(e.value, '$.key') as key, coalesce(json_extract(e.value, '$.unique'), 'active') as mode,
            json_extract(e.value, '$.timeout') as timeout, coalesce(json_extract(e.value, '$.invoked_by'), 'api') as invoked_by,
-           $json(e.value, input) as input, json_extract(e.value, '$.metadata') as metadata, n.moment
+           $json(e.value, input) as input, json_extract(e.value, '$.metadata') as metadata,
+           json_extract(e.value, '$.trace') as trace, n.moment
     from (select ostinato_now() as moment) n
     cross join json_each(:requests) e
 ) t
@@ -85,7 +86,7 @@ where rowid in (
     order by due, id
     limit :limit)
 returning id, lease_no, function, queue, attempt, input, due,
-          (claimed_at - run_at) / 1000000.0, suspect, key, timeout, metadata, invoked_by
+          (claimed_at - run_at) / 1000000.0, key, timeout, metadata, invoked_by, trace
 
 -- name: complete_runs
 update ostinato_runs as r

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...errors import ConfigError, QueueFull, TransactionMisused, UnknownFunction
+from ...errors import ConfigError, QueueFull, UnknownFunction
 from ...model.change import Change, Committed, RunInserted
 from ...shield import shielded
 from .. import flows, migration, sql
@@ -22,6 +22,7 @@ from ..flows import Call, Flow
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
 from .connecting import PATIENCE, SYNCHRONOUS, Clock, check_version, connect, know_the_clock, wall_clock
 from .desk import Reader
+from .diagnosis import SqliteDiagnosis
 from .driving import drive
 from .errors import translated
 from .insertion import Insertion
@@ -88,6 +89,9 @@ class SqliteStore(FlowStore):
 
     def migrations(self) -> SqliteMigrations:
         return SqliteMigrations(self._connect, schema=self.schema, translated=self.translated)
+
+    def diagnosis(self) -> SqliteDiagnosis:
+        return SqliteDiagnosis(self)
 
     def listener(self, on_signal: Callable[[Signal], None]) -> Listener:
         return SqliteListener(self._writer, self._watch, on_signal)
@@ -179,22 +183,31 @@ class SqliteStore(FlowStore):
 
     async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
         refuse_other_dialect(caller, "sqlite")
-        with self.translated():
-            self._acquaint(caller.connection)  # type: ignore[attr-defined]
+        with translated(self.path, tables=f"{self.schema}_", underlying=caller.underlying):
+            await self._acquaint(caller)
             return await caller.drive(self.committing(changes), self.blocks)
 
-    def _acquaint(self, connection: sqlite3.Connection) -> None:
+    async def _acquaint(self, caller: Caller) -> None:
         """Makes sure that a caller's connection is to our file, and teaches it our clock."""
-        if not connection.in_transaction:
-            raise TransactionMisused(
-                "conn= has no open transaction; begin one, so that your rows and ours commit together"
-            )
-        file = _main_file(connection)
+        try:
+            file = await self._file_of(caller)
+        except Exception as error:
+            if "no such function: ostinato_now" not in str(caller.underlying(error)):
+                raise
+            if (taught := know_the_clock(await caller.driver(), self._now)) is not None:
+                await taught
+            file = await self._file_of(caller)
+        self._refuse_other_file(file)
+
+    async def _file_of(self, caller: Caller) -> str:
+        ((file,),) = await caller.drive(flows.reading("identity"), self.blocks)
+        return str(file)
+
+    def _refuse_other_file(self, file: str) -> None:
         if not file or not Path(file).samefile(self.path):
             raise ConfigError(
                 f"conn= is a connection to {file or 'a database in memory'}, but the app's database is {self.path}"
             )
-        know_the_clock(connection, self._now, unless_known=True)
 
     # --- wake-ups
 
@@ -259,12 +272,6 @@ def _request(change: RunInserted) -> Any:
         return change
     moment = (datetime.fromisoformat(change.run_at) - _EPOCH) // timedelta(microseconds=1)
     return {**msgspec.structs.asdict(change), "run_at": max(0, moment)}
-
-
-def _main_file(connection: sqlite3.Connection) -> str:
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    return next((row[2] for row in cursor.execute("pragma database_list") if row[1] == "main"), "")
 
 
 def load_blocks(schema: str) -> Mapping[str, sql.Block]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from ..ports import CancelAsked, Rung, RunsEnded, Signal
+from ..ports import CancelAsked, Rung, RunsEnded, SchedulesChanged, Signal
 
 FASTEST = 0.002
 SLOWEST = 0.050
@@ -24,6 +24,9 @@ _TELLING: dict[str, tuple[Signal, ...]] = {
     "settle_runs": (Rung(None), RunsEnded(None)),
     "complete_runs": (RunsEnded(None),),
     "cancel_runs": (RunsEnded(None), CancelAsked()),
+    "declare_schedules": (SchedulesChanged(),),
+    "pause_schedule": (SchedulesChanged(),),
+    "resume_schedule": (SchedulesChanged(),),
 }
 """What follows for others from a block that this store has executed. Claims and leases concern nobody."""
 

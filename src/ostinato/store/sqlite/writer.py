@@ -64,6 +64,7 @@ class Writer(Desk):
         _TURNS.clear()
 
     def after_fork_in_parent(self) -> None:
+        super().after_fork_in_parent()
         if self._watch.listened_to:
             self.nudge()
 
