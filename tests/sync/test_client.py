@@ -410,6 +410,22 @@ def test_a_handler_in_a_thread_may_use_the_client(app: App, client: Client):
     assert {f"run:{handle.id}"} == {client.runs.get(run_id).invoked_by for run_id in (first, second)}
 
 
+def test_a_handler_cannot_write_past_its_own_transaction_on_sqlite(sqlite_database: Database):
+    """It would wait for the transaction that waits for it."""
+    app = App(sqlite_database.url)
+
+    @app.function
+    async def greet(name: str) -> None: ...
+
+    @app.function(retry=Retry.none())
+    def outer(run: Run) -> str:
+        with run.transaction():
+            return client.enqueue("greet", {"name": "Ada"}).id
+
+    with Client(app) as client, working(app), pytest.raises(RunFailed, match=r"use tx\.enqueue"):
+        client.enqueue(outer).result(timeout=10)
+
+
 def test_an_interrupted_wait_is_called_off(app: App, client: Client):
     """Ctrl-C in the middle of a wait; the client goes on."""
     handle = client.enqueue("greet")

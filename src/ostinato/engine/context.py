@@ -18,7 +18,7 @@ from ..model.run import Claimed
 from ..store.ports import Caller, Store, Transaction
 from .active import Active
 from .door import Door
-from .threads import at_once, entered
+from .threads import adopt, at_once, entered, in_context
 from .transaction import Tx
 
 T = TypeVar("T")
@@ -231,7 +231,9 @@ class BlockingRun:
         at_once(self._run.complete_on(caller, output))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        result, context = asyncio.run_coroutine_threadsafe(in_context(work), self._loop).result()
+        adopt(context)
+        return result
 
 
 class BlockingTx:

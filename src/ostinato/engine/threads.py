@@ -75,6 +75,18 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError(f"{work!r} awaited something, and there is no event loop in this thread")
 
 
+async def in_context(work: Coroutine[Any, Any, T]) -> tuple[T, contextvars.Context]:
+    """The result of work done on another thread's event loop, and the context variables as it left them."""
+    return await work, contextvars.copy_context()
+
+
+def adopt(context: contextvars.Context) -> None:
+    """Sets here what was set there: that a transaction is open, say."""
+    for variable, value in context.items():
+        if variable.get(None) is not value:
+            variable.set(value)
+
+
 @contextmanager
 def entered(manager: AbstractAsyncContextManager[T], wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> Iterator[T]:
     """A block of `async with`, for a thread that waits for an event loop elsewhere."""

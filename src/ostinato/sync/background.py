@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from ..engine.site import keep_for_ever
+from ..engine.threads import adopt
 from ..errors import OstinatoError, TransactionMisused
 
 T = TypeVar("T")
@@ -40,9 +41,7 @@ class _Call(Generic[T]):
                 raise error
             finally:
                 del error, self  # the error's traceback has this frame, and this frame would have the error
-        for variable, value in self._context.items():
-            if variable.get(None) is not value:
-                variable.set(value)
+        adopt(self._context)
         return self._task.result()
 
     # --- on the loop

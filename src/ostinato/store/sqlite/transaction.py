@@ -88,7 +88,7 @@ class SqliteTransaction:
 
     def surrounds(self, store: SqliteStore) -> bool:
         """Whether this one, or one around it, holds the store's write lock."""
-        mine = self._store is store and self._loan.open
+        mine = self._store.path == store.path and self._loan.open  # another store on the same file would wait too
         return mine or (self._outer is not None and self._outer.surrounds(store))
 
     def innermost_open(self) -> SqliteTransaction | None:
