@@ -27,6 +27,7 @@ from ostinato import (
     RunFailed,
     UnknownFunction,
 )
+from ostinato.engine.context import BlockingRun
 from ostinato.engine.door import EnqueueOptions
 from ostinato.errors import StoreError, TransactionMisused, UnknownRun, WouldBlock
 from ostinato.function import Enqueuer
@@ -418,7 +419,7 @@ def test_a_handler_cannot_write_past_its_own_transaction_on_sqlite(sqlite_databa
     async def greet(name: str) -> None: ...
 
     @app.function(retry=Retry.none())
-    def outer(run: Run) -> str:
+    def outer(run: BlockingRun) -> str:
         with run.transaction():
             return client.enqueue("greet", {"name": "Ada"}).id
 
