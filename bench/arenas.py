@@ -76,6 +76,7 @@ class PostgresArena:
     async def _template(self, contender: str) -> str:
         if contender not in self._templates:
             name = f"template_{len(self._templates)}"
+            self._server.drop_database(name)  # left by a peer that could not be migrated
             url = self._server.create_database(name)
             await perform(Task(contender, self.store, Target(url), "migrate"))
             self._templates[contender] = name

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from bench.contenders import Target
+from bench.contenders import Target, contender
 from bench.roles import ROLES, Task
 
 
@@ -28,7 +28,8 @@ class PipeControl:
 def main() -> None:
     control = PipeControl(_take_standard_output())
     task = _parse(sys.argv[1])
-    result = asyncio.run(_perform(task, control))
+    run = getattr(contender(task.contender, task.store), "run", asyncio.run)
+    result = run(_perform(task, control))
     control.send({"result": result})
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bench import samples
 from bench.arenas import Arena
 from bench.contenders import StoreName
+from bench.peers import PEERS
 from bench.samples import Entrant, Sample
 from bench.sizes import Sizes
 
@@ -14,6 +15,9 @@ OSTINATO_QUIET = Entrant("ostinato, no wake-ups", "ostinato", wake_ups=False)
 BARE = Entrant("bare loop", "bare")
 BARE_QUIET = Entrant("bare loop, no wake-ups", "bare", wake_ups=False)
 BARE_JSON = Entrant("bare loop, one JSON parameter", "bare-json", wake_ups=False)
+PEER_ENTRANTS = tuple(Entrant(peer.label, peer.name, peer=peer) for peer in PEERS)
+
+LESS_IS_BETTER = ("p50_ms", "p99_ms", "rss_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,21 @@ class Measure:
     take: Callable[[Arena, Entrant, Sizes], Awaitable[Sample]]
     entrants: tuple[Entrant, ...]
     comparisons: tuple[Comparison, ...]
+    size: Callable[[Entrant, Sizes], str] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.key}-{self.store}"
 
+    @property
+    def beside_peers(self) -> bool:
+        return self.key.startswith(PEERS_KEY)
+
+    def rounds(self, sizes: Sizes) -> int:
+        return sizes.peer_pairs if self.beside_peers else sizes.pairs
+
+
+PEERS_KEY = "peers-"
 
 RATE = {"rate": "/s"}
 DRAIN = RATE | {"rss_mb": "MB", "startup_seconds": "s to the first run"}
@@ -78,6 +92,7 @@ def measures(sizes: Sizes) -> list[Measure]:
         *enqueueing("sqlite", sizes, singly=None, in_bulk=None),
         *draining("sqlite", sizes, Bar(at_least=0.4)),
         picking_up("sqlite", None),
+        *beside_peers(),
     ]
 
 
@@ -137,3 +152,36 @@ def producing(sizes: Sizes, bar: Bar) -> list[Measure]:
             samples.producers_beside_a_worker, entrants, comparisons,
         ),
     ]  # fmt: skip
+
+
+def beside_peers() -> list[Measure]:
+    """Ostinato and the peers in turn, each at the sizes that its speed allows; rates compare all the same."""
+    return [
+        _beside_peers(
+            "single", "enqueue singly", RATE, samples.enqueue_singly,
+            lambda entrant, sizes: f"{sizes.singles:,}",
+        ),
+        _beside_peers(
+            "bulk", "enqueue in bulk", RATE, samples.enqueue_in_bulk,
+            lambda entrant, sizes: f"{entrant.bulk(sizes):,} by {entrant.batch(sizes):,}",
+        ),
+        _beside_peers(
+            "drain", "drain no-op jobs", RATE | {"rss_mb": "MB"}, samples.drain,
+            lambda entrant, sizes: f"{entrant.drain(sizes):,}",
+        ),
+        _beside_peers(
+            "pickup", "pick-up by an idle worker", {"p50_ms": "ms p50", "p99_ms": "ms p99"}, samples.pick_up,
+            lambda entrant, sizes: f"{sizes.pick_ups:,}",
+        ),
+    ]  # fmt: skip
+
+
+def _beside_peers(
+    key: str,
+    title: str,
+    metrics: dict[str, str],
+    take: Callable[[Arena, Entrant, Sizes], Awaitable[Sample]],
+    size: Callable[[Entrant, Sizes], str],
+) -> Measure:
+    comparisons = tuple(Comparison(metric, OSTINATO, entrant) for metric in metrics for entrant in PEER_ENTRANTS)
+    return Measure(f"{PEERS_KEY}{key}", "postgres", title, metrics, take, (OSTINATO, *PEER_ENTRANTS), comparisons, size)

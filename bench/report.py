@@ -8,8 +8,10 @@ from itertools import chain
 from rich.console import Console
 from rich.table import Table
 
-from bench.measures import Comparison, Measure
+from bench.measures import LESS_IS_BETTER, OSTINATO, PEERS_KEY, Comparison, Measure
 from bench.results import Results, Round, Spread, compared, values
+from bench.samples import Entrant
+from bench.sizes import Sizes
 
 PLAIN_WIDTH = 170
 FLAT = 1.5  # most buffers a claim may take at any step, relative to the first
@@ -26,13 +28,73 @@ class Grid:
 
 def grids(results: Results, measures: Sequence[Measure]) -> list[Grid]:
     taken = [measure for measure in measures if results.rounds.get(measure.name)]
+    own = [measure for measure in taken if not measure.beside_peers]
+    beside_peers = [measure for measure in taken if measure.beside_peers]
     candidates = [
-        _comparisons(results, taken),
-        _figures(results, taken),
+        _peers(results, beside_peers),
+        _behind(results, beside_peers),
+        Grid("Not measured", ("who", "why"), list(results.not_measured.items())),
+        _comparisons(results, own),
+        _figures(results, own),
         _claims(results),
         Grid("Environment", ("", ""), list(results.environment.items())),
     ]
     return [grid for grid in candidates if grid.rows]
+
+
+def _peers(results: Results, measures: Sequence[Measure]) -> Grid:
+    columns = ("measure", "who", "jobs", "median", "range", "unit", "rounds", "Ostinato ÷ it", "range", "Ostinato is")
+    sizes = Sizes(**results.sizes)
+    rows = chain.from_iterable(_peer_rows(measure, results.rounds[measure.name], sizes) for measure in measures)
+    return Grid("Beside the peers", columns, list(rows))
+
+
+def _peer_rows(measure: Measure, rounds: list[Round], sizes: Sizes) -> Iterator[tuple[str, ...]]:
+    assert measure.size
+    for metric, unit in measure.metrics.items():
+        for entrant in measure.entrants:
+            if found := values(rounds, entrant, metric):
+                spread = Spread.of(found)
+                figures = (_number(spread.median), _range(spread), unit, str(len(found)))
+                compared_with_it = _standing_columns(metric, entrant, rounds)
+                yield (measure.title, entrant.label, measure.size(entrant, sizes), *figures, *compared_with_it)
+
+
+def _standing_columns(metric: str, entrant: Entrant, rounds: list[Round]) -> tuple[str, str, str]:
+    ratios = compared(rounds, Comparison(metric, OSTINATO, entrant)) if entrant.peer else []
+    if not ratios:
+        return "", "", ""
+    spread = Spread.of(ratios)
+    return _number(spread.median), _range(spread), standing(metric, spread)
+
+
+def standing(metric: str, ratio: Spread) -> str:
+    """Where Ostinato stands by the median; where single rounds say otherwise, that is said too."""
+    ahead = is_ahead(metric, ratio.median)
+    unanimous = is_ahead(metric, ratio.low) == is_ahead(metric, ratio.high) == ahead
+    return ("ahead" if ahead else "behind") + ("" if unanimous else ", not in all rounds")
+
+
+def is_ahead(metric: str, ratio: float) -> bool:
+    return ratio < 1 if metric in LESS_IS_BETTER else ratio > 1
+
+
+def _behind(results: Results, measures: Sequence[Measure]) -> Grid:
+    columns = ("measure", "peer", "Ostinato ÷ it", "what differs, and may be why")
+    rows = chain.from_iterable(_behind_rows(measure, results.rounds[measure.name]) for measure in measures)
+    return Grid("Where Ostinato is behind", columns, list(rows))
+
+
+def _behind_rows(measure: Measure, rounds: list[Round]) -> Iterator[tuple[str, ...]]:
+    for comparison in measure.comparisons:
+        ratios = compared(rounds, comparison)
+        if ratios and not is_ahead(comparison.metric, (spread := Spread.of(ratios)).median):
+            assert comparison.baseline
+            assert comparison.baseline.peer
+            peer, unit = comparison.baseline.peer, measure.metrics[comparison.metric]
+            topic = "memory" if comparison.metric == "rss_mb" else measure.key.removeprefix(PEERS_KEY)
+            why = peer.reasons.get(topic, "not looked into yet")
+            yield f"{measure.title}, {unit}", peer.label, f"{_number(spread.median)} ({_range(spread)})", why
 
 
 def _comparisons(results: Results, measures: Sequence[Measure]) -> Grid:
@@ -109,13 +171,14 @@ def _range(spread: Spread) -> str:
     return f"{_number(spread.low)} .. {_number(spread.high)}"
 
 
-def markdown(grids: Sequence[Grid]) -> str:
-    return "# Benchmark\n\n" + "\n".join(_markdown_table(grid) for grid in grids)
+def markdown(results: Results, grids: Sequence[Grid]) -> str:
+    repeat = f"Repeat it with `{results.command}`.\n\n" if results.command else ""
+    return f"# Benchmark\n\n{repeat}![every ratio](plot.png)\n\n" + "\n".join(map(markdown_table, grids))
 
 
-def _markdown_table(grid: Grid) -> str:
+def markdown_table(grid: Grid) -> str:
     head = [grid.columns, ("---",) * len(grid.columns)]
-    lines = ["| " + " | ".join(row) + " |" for row in chain(head, grid.rows)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in chain(head, grid.rows)]
     return f"## {grid.title}\n\n" + "\n".join(lines) + "\n"
 
 

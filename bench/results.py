@@ -21,6 +21,8 @@ class Results:
     environment: Environment
     rounds: dict[str, list[Round]] = field(default_factory=dict)
     claims: dict[str, Series] = field(default_factory=dict)
+    not_measured: dict[str, str] = field(default_factory=dict)
+    command: str = ""
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self), indent=1))
@@ -49,8 +51,11 @@ def values(rounds: list[Round], entrant: Entrant, metric: str) -> list[float]:
 
 def compared(rounds: list[Round], comparison: Comparison) -> list[float]:
     """Compute the comparison in each pair: noise that lasts longer than a pair falls on both of its sides."""
-    subject = values(rounds, comparison.subject, comparison.metric)
-    if comparison.baseline is None:
-        return subject
-    baseline = values(rounds, comparison.baseline, comparison.metric)
-    return [one / other for one, other in zip(subject, baseline, strict=False)]
+    subject, baseline, metric = comparison.subject, comparison.baseline, comparison.metric
+    if baseline is None:
+        return values(rounds, subject, metric)
+    return [
+        taken[subject.label][metric] / taken[baseline.label][metric]
+        for taken in rounds
+        if subject.label in taken and baseline.label in taken
+    ]

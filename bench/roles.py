@@ -59,7 +59,7 @@ async def enqueue_singly(task: Task, control: Control) -> Result:
         await control.ready()
         started = time.monotonic_ns()
         await _enqueue_range(queue, count)
-        return {"seconds": seconds_since(started)}
+        return {"seconds": seconds_since(started), "waiting": await queue.waiting()}
 
 
 async def enqueue_in_bulk(task: Task, control: Control) -> Result:
@@ -71,7 +71,7 @@ async def enqueue_in_bulk(task: Task, control: Control) -> Result:
         started = time.monotonic_ns()
         for first in range(0, count, batch):
             await queue.enqueue_many(range(first, min(count, first + batch)))
-        return {"seconds": seconds_since(started)}
+        return {"seconds": seconds_since(started), "waiting": await queue.waiting()}
 
 
 async def produce(task: Task, control: Control) -> Result:
@@ -130,10 +130,13 @@ class _Tally:
 async def pick_up(task: Task, control: Control) -> Result:
     """An idle worker that notes when each job reaches its handler, until told that all have been sent."""
     entered: dict[int, int] = {}
+    handled = 0
     all_entered = asyncio.Event()
 
     async def note(n: int) -> None:
+        nonlocal handled
         entered[n] = time.monotonic_ns()
+        handled += 1
         if len(entered) == task.options["count"]:
             all_entered.set()
 
@@ -141,7 +144,8 @@ async def pick_up(task: Task, control: Control) -> Result:
         await control.ready()
         await control.ready()
         await all_entered.wait()
-        return {"entered_ns": entered}
+        await queue.settled(task.options["count"])
+        return {"entered_ns": entered, "handled": handled, "completed": await queue.completed()}
 
 
 async def send_now_and_then(task: Task, control: Control) -> Result:

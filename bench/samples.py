@@ -6,6 +6,7 @@ from statistics import median, quantiles
 from bench.arenas import Arena
 from bench.children import children, perform
 from bench.contenders import Target
+from bench.peers import Peer
 from bench.roles import WARM_UPS, Result, Task
 from bench.sizes import Sizes
 
@@ -17,33 +18,51 @@ LIVE_POLL_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A contender as it enters a measure: under a label, with or without wake-ups."""
+    """A contender as it enters a measure: under a label, with or without wake-ups, a peer at its own sizes."""
 
     label: str
     contender: str
     wake_ups: bool = True
+    peer: Peer | None = None
 
     def task(self, arena: Arena, url: str, role: str, **options: object) -> Task:
         return Task(self.contender, arena.store, Target(url, wake_ups=self.wake_ups), role, options)
+
+    def batch(self, sizes: Sizes) -> int:
+        return min(self.peer.batch, self.bulk(sizes)) if self.peer else sizes.batch
+
+    def bulk(self, sizes: Sizes) -> int:
+        return int(sizes.bulk * self.peer.bulk_share) if self.peer else sizes.bulk
+
+    def drain(self, sizes: Sizes) -> int:
+        return int(sizes.drain * self.peer.drain_share) if self.peer else sizes.drain
 
 
 async def enqueue_singly(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
     async with arena.fresh(entrant.contender) as url:
         await arena.settle(url)
         result = await perform(entrant.task(arena, url, "enqueue_singly", count=sizes.singles))
+    _check_all_wait(entrant, result, sizes.singles + WARM_UPS)
     return {"rate": sizes.singles / result["seconds"]}
 
 
 async def enqueue_in_bulk(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
     async with arena.fresh(entrant.contender) as url:
         await arena.settle(url)
-        options = {"count": sizes.bulk, "batch": sizes.batch, "warm_up": WARM_UPS}
+        count = entrant.bulk(sizes)
+        options = {"count": count, "batch": entrant.batch(sizes), "warm_up": WARM_UPS}
         result = await perform(entrant.task(arena, url, "enqueue_in_bulk", **options))
-    return {"rate": sizes.bulk / result["seconds"]}
+    _check_all_wait(entrant, result, count + WARM_UPS)
+    return {"rate": count / result["seconds"]}
+
+
+def _check_all_wait(entrant: Entrant, result: Result, count: int) -> None:
+    if result["waiting"] != count:
+        raise AssertionError(f"{entrant.label} has {result['waiting']} jobs waiting of the {count} it was given")
 
 
 async def drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
-    return await _drain(arena, entrant, sizes.drain, sizes.batch)
+    return await _drain(arena, entrant, entrant.drain(sizes), entrant.batch(sizes))
 
 
 async def large_drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
@@ -52,7 +71,8 @@ async def large_drain(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
 
 async def _drain(arena: Arena, entrant: Entrant, count: int, batch: int) -> Sample:
     async with arena.fresh(entrant.contender) as url:
-        await perform(entrant.task(arena, url, "enqueue_in_bulk", count=count, batch=batch, warm_up=0))
+        filled = await perform(entrant.task(arena, url, "enqueue_in_bulk", count=count, batch=batch, warm_up=0))
+        _check_all_wait(entrant, filled, count)
         await arena.settle(url)
         result = await perform(entrant.task(arena, url, "drain", count=count))
     _check_all_ran_once(entrant, result, count)
@@ -79,8 +99,9 @@ async def pick_up(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
             sent = await sender.result()
             await worker.ready()
             await worker.go()
-            entered = (await worker.result())["entered_ns"]
-    return _latencies(sent, entered)
+            result = await worker.result()
+    _check_all_ran_once(entrant, result, count)
+    return _latencies(sent, result["entered_ns"])
 
 
 def _latencies(sent: Result, entered: dict[str, int]) -> Sample:

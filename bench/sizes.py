@@ -8,6 +8,7 @@ class Sizes:
     """The sizes of one session; `FULL` is what the bar is meant for."""
 
     pairs: int = 11
+    peer_pairs: int = 5
     singles: int = 2_000
     bulk: int = 100_000
     batch: int = 10_000
@@ -24,5 +25,13 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(
-    pairs=3, singles=300, bulk=20_000, drain=5_000, large_drain=20_000, pick_ups=40, per_producer=25, pinned_runs=3_000
+    pairs=3,
+    peer_pairs=2,
+    singles=300,
+    bulk=20_000,
+    drain=5_000,
+    large_drain=20_000,
+    pick_ups=40,
+    per_producer=25,
+    pinned_runs=3_000,
 )

@@ -1,4 +1,4 @@
-"""Who is measured. A contender is one file with one class; adding a peer is a file and a line in `CONTENDERS`."""
+"""Who is measured. A contender is one file with one class and a line in `CONTENDERS`; see `bench.peers` for peers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Contender(Protocol):
 
     Every job carries the input `{"n": n}`, encoded and decoded by the contender, and everything is durable:
     `enqueue` and `enqueue_many` return after the commit, and `settled` waits for the commit of completions.
-    Up to `target.concurrency` jobs run at a time.
+    Up to `target.concurrency` jobs run at a time. A class may have a `run`, like `asyncio.run`, for another event loop.
     """
 
     def __init__(self, target: Target) -> None: ...
@@ -46,6 +46,9 @@ class Contender(Protocol):
     async def settled(self, count: int) -> None:
         """Return as soon as this worker has `count` jobs durably completed; costs nothing while the jobs run."""
 
+    async def waiting(self) -> int:
+        """Count the jobs in the database that wait to be run: the check after enqueueing."""
+
     async def completed(self) -> int:
         """Count the completed jobs in the database: the check after the clock has stopped."""
 
@@ -57,6 +60,11 @@ CONTENDERS: dict[tuple[str, StoreName], str] = {
     ("bare", "sqlite"): "bench.contenders.bare_sqlite:BareSqlite",
     ("bare-json", "postgres"): "bench.contenders.bare_postgres:BarePostgresJson",
     ("bare-json", "sqlite"): "bench.contenders.bare_sqlite:BareSqliteJson",
+    ("pgqueuer", "postgres"): "bench.contenders.pgqueuer:PgQueuer",
+    ("procrastinate", "postgres"): "bench.contenders.procrastinate:Procrastinate",
+    ("dbos", "postgres"): "bench.contenders.dbos:Dbos",
+    ("awa", "postgres"): "bench.contenders.awa:Awa",
+    ("oban", "postgres"): "bench.contenders.oban:Oban",
 }
 
 

@@ -92,6 +92,9 @@ class BarePostgres:
             self._progress.clear()
             await self._progress.wait()
 
+    async def waiting(self) -> int:
+        return int(await self._connection.fetchval("select count(*) from jobs where state = 0"))
+
     async def completed(self) -> int:
         return int(await self._connection.fetchval("select count(*) from jobs where state = 2"))
 

@@ -85,8 +85,14 @@ class BareSqlite:
             self._progress.clear()
             await self._progress.wait()
 
+    async def waiting(self) -> int:
+        return self._count("select count(*) from jobs where state = 0")
+
     async def completed(self) -> int:
-        (count,) = self._connection.execute("select count(*) from jobs where state = 2").fetchone()
+        return self._count("select count(*) from jobs where state = 2")
+
+    def _count(self, query: str) -> int:
+        (count,) = self._connection.execute(query).fetchone()
         return int(count)
 
     def _settle_and_claim(self) -> list[tuple[int, str]]:

@@ -55,8 +55,14 @@ class Ostinato:
         worker = await self._working
         await worker.settled()
 
+    async def waiting(self) -> int:
+        return await self._count("ready")
+
     async def completed(self) -> int:
-        return sum(entry.count for entry in await self._app.runs.counts() if entry.state == "completed")
+        return await self._count("completed")
+
+    async def _count(self, state: str) -> int:
+        return sum(entry.count for entry in await self._app.runs.counts() if entry.state == state)
 
     async def next_claims(self, limit: int) -> dict[str, Statement]:
         return await self._stepper.next_claims(limit)
