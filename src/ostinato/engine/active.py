@@ -37,6 +37,7 @@ class Active:
         "started",
         "stop",
         "task",
+        "timeout",
         "trace_id",
         "worker",
     )
@@ -49,6 +50,7 @@ class Active:
         self.worker = worker
         self.started = started
         """By the event loop's clock."""
+        self.timeout = claimed.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
         self.deadline = started + self.timeout
         self.ended = started
         self.task: asyncio.Task[None] | None = None
@@ -67,12 +69,6 @@ class Active:
     @property
     def duration(self) -> float:
         return self.ended - self.started
-
-    @property
-    def timeout(self) -> float:
-        if self.claimed.timeout is not None:
-            return self.claimed.timeout
-        return self.spec.timeout if self.spec else DEFAULT_TIMEOUT
 
     @property
     def retry(self) -> Retry:

@@ -39,6 +39,7 @@ from .threads import Threads
 from .tracing import processing
 
 _NULL = Raw(b"null")
+_NOTHING = Done(_NULL)
 
 
 class Executor:
@@ -90,7 +91,7 @@ class Executor:
                 active.only_start = True
             value = await self._call(active, spec)
             active.finishing = True
-            return await self._finish(active, value)
+            return _NOTHING if value is None and active.run is None else await self._finish(active, value)
         except GeneratorExit:  # the event loop is gone, and nothing can be awaited any more
             raise
         except BaseException as error:

@@ -161,6 +161,7 @@ class Worker:
         return resources
 
     async def _start(self) -> None:
+        await self._store.warm_up()
         await self._keeper.start()
         await self._wakeups.start()
         self._floor.open()

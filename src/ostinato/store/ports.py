@@ -330,6 +330,9 @@ class Store(Commits, Claims, Leases, Verbs, Schedules, Protocol):
     async def open(self) -> None:
         """Connects, and makes sure that the schema is there."""
 
+    async def warm_up(self) -> None:
+        """Opens what a worker will need, so that its first runs do not wait for connections."""
+
     async def close(self) -> None: ...
 
     def migrations(self) -> Migrations: ...

@@ -16,7 +16,7 @@ Connection = Any  # asyncpg ships no types
 
 class Pool:
     def __init__(self, connect: Callable[[], Awaitable[Connection]], *, size: int) -> None:
-        self._connect = connect
+        self._connect, self.size = connect, size
         self._idle: list[Connection] = []
         self._room = asyncio.Semaphore(size)
         self._closed = False
@@ -37,6 +37,16 @@ class Pool:
         except BaseException:
             self._room.release()
             raise
+
+    async def fill(self, count: int) -> None:
+        """Opens as many connections, so that nobody has to wait for one of them."""
+        opened = await asyncio.gather(*(self.acquire() for _ in range(count)), return_exceptions=True)
+        for connection in opened:
+            if not isinstance(connection, BaseException):
+                self.release(connection)
+        for error in opened:
+            if isinstance(error, BaseException):
+                raise error
 
     def release(self, connection: Connection) -> None:
         self._room.release()

@@ -41,6 +41,8 @@ _ENGINE_SESSION = {
 """Our own statements are index walks at any size. Plans are made when tables are small and kept when they are large,
 so the planner is left no other choice; connections for users' statements and for views have it all."""
 _TRIES = 5
+_WORKERS_CONNECTIONS = 3
+"""For claims, settlements and everything else."""
 _INSERTED = Committed()
 
 
@@ -74,7 +76,7 @@ class PostgresStore(FlowStore):
         """Callers' connections that are known to be to this database."""
         self._engine_pool = Pool(lambda: self._connect(session=_ENGINE_SESSION), size=max(1, connections // 2))
         self._pool = Pool(self._connect, size=max(1, connections // 2))
-        self._lent = Pool(self._connect, size=connections)
+        self._lent = Pool(self._connect_for_users, size=connections)
         """For users' transactions alone: however long they last, our own reads do not wait for them."""
 
     # --- life
@@ -90,6 +92,10 @@ class PostgresStore(FlowStore):
             self._identity = _identity_in(await self.read(flows.reading("identity")))
         except asyncpg.InsufficientPrivilegeError:
             self._identity = None  # a server that does not tell: then nobody's connection is asked
+
+    async def warm_up(self) -> None:
+        with translated():
+            await self._engine_pool.fill(min(_WORKERS_CONNECTIONS, self._engine_pool.size))
 
     async def close(self) -> None:
         await self._engine_pool.close()
@@ -124,12 +130,17 @@ class PostgresStore(FlowStore):
     async def _connect(self, url: str | None = None, *, session: dict[str, str] = _USER_SESSION) -> Connection:
         with translated():
             connection = await self._dial(url or self.url, session)
-            try:
-                notice_dead_peers(connection)
+        notice_dead_peers(connection)
+        return connection
+
+    async def _connect_for_users(self) -> Connection:
+        connection = await self._connect()
+        try:
+            with translated():
                 await _speak_json(connection)
-            except BaseException:
-                connection.terminate()
-                raise
+        except BaseException:
+            connection.terminate()
+            raise
         return connection
 
     async def _dial(self, url: str, session: dict[str, str]) -> Connection:
@@ -327,8 +338,7 @@ def _identity_in(rows: Sequence[Row]) -> tuple[str, str]:
 
 
 async def _speak_json(connection: Connection) -> None:
-    """Users' statements take and give Python values for json and jsonb. Ours pass JSON as text, so they do not
-    notice."""
+    """Users' statements take and give Python values for json and jsonb. Ours pass JSON as text."""
     for kind in ("json", "jsonb"):
         await connection.set_type_codec(kind, schema="pg_catalog", encoder=_encode, decoder=json.decode, format="text")
 

@@ -83,6 +83,9 @@ class SqliteStore(FlowStore):
         if migration.missing(migrations.steps, applied):
             await migrations.up()
 
+    async def warm_up(self) -> None:
+        """The writer's connection is opened once, by whoever comes first."""
+
     async def close(self) -> None:
         await self._reader.close()
         await self._writer.close()
