@@ -20,27 +20,17 @@ if TYPE_CHECKING:
 class Active:
     """One attempt, from its claim to its settlement."""
 
-    __slots__ = (
-        "abandoned",
-        "begun",
-        "claimed",
-        "deadline",
-        "ended",
-        "finishing",
-        "identity",
-        "only_start",
-        "out_of_time",
-        "outcome",
-        "reason",
-        "run",
-        "spec",
-        "started",
-        "stop",
-        "task",
-        "timeout",
-        "trace_id",
-        "worker",
-    )
+    task: asyncio.Task[None] | None = None
+    run: Run | None = None
+    stop: Stop | None = None
+    outcome: Outcome | None = None
+    reason: str | None = None
+    begun = False
+    finishing = False
+    only_start = False
+    """It has one attempt, and that has certainly begun."""
+    out_of_time = False
+    abandoned = False
 
     def __init__(self, claimed: Claimed, spec: FunctionSpec | None, worker: str, started: float) -> None:
         self.claimed = claimed
@@ -48,23 +38,11 @@ class Active:
         """The run and its lease: a run that was lost may be here again while its old handler still ends."""
         self.spec = spec
         self.worker = worker
-        self.started = started
+        self.started = self.ended = started
         """By the event loop's clock."""
         self.timeout = claimed.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
         self.deadline = started + self.timeout
-        self.ended = started
-        self.task: asyncio.Task[None] | None = None
-        self.run: Run | None = None
-        self.stop: Stop | None = None
-        self.outcome: Outcome | None = None
-        self.reason: str | None = None
-        self.begun = False
-        self.finishing = False
-        self.only_start = False
-        """It has one attempt, and that has certainly begun."""
-        self.out_of_time = False
         self.trace_id = None if claimed.trace is None else trace_id_of(claimed.trace)
-        self.abandoned = False
 
     @property
     def duration(self) -> float:

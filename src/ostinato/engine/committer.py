@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
+
+from msgspec import Struct
 
 from ..errors import StoreError
 from ..model.change import Change, Committed
@@ -20,7 +22,7 @@ UNSETTLED = "unsettled"
 T = TypeVar("T")
 
 
-class Settlement(NamedTuple):
+class Settlement(Struct, frozen=True):
     """The end of one attempt, to be committed."""
 
     active: Active

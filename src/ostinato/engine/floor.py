@@ -102,12 +102,12 @@ class Floor:
 
     async def _committed(self, batch: Sequence[Settlement], committed: Committed) -> None:
         self._on_committed()
-        self.known.difference_update([active.identity for active, _ in batch])
+        self.known.difference_update([each.active.identity for each in batch])
         if committed.refused:
             await self._explain([each.active for each in batch if each.active.claimed.id in committed.refused])
         wanted = self._telemetry.wants(RunCompleted)
-        for active, _ in batch:
-            if (wanted or not isinstance(active.outcome, Done)) and active.claimed.id not in committed.refused:
+        for active in [each.active for each in batch if wanted or type(each.active.outcome) is not Done]:
+            if active.claimed.id not in committed.refused:
                 self._announce(active)
 
     async def _explain(self, refused: Sequence[Active]) -> None:

@@ -56,13 +56,25 @@ def committing(
     changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]
 ) -> Flow[Committed]:
     """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, then new runs."""
-    fenced = _fenced(changes)
-    inserted = [change for change in changes if isinstance(change, RunInserted)]
-    refused = (yield from _settling(fenced)) if fenced else frozenset[str]()
-    if len(fenced) + len(inserted) < len(changes):
+    areas = _areas(changes)
+    refused = yield from _settling(areas)
+    if ScheduleMoved in areas:
         return (yield from _firing(changes, refused, insert))
+    inserted = areas.get(RunInserted)
     existing = (yield from insert(inserted)) if inserted else {}
     return Committed(refused, existing)
+
+
+def _areas(changes: Iterable[Change]) -> dict[type, list[Any]]:
+    """Changes of a kind, in the order in which they were given."""
+    areas: dict[type, list[Any]] = {}
+    for change in changes:
+        kind = type(change)
+        if kind in areas:
+            areas[kind].append(change)
+        else:
+            areas[kind] = [change]
+    return areas
 
 
 def _firing(
@@ -79,10 +91,7 @@ def _firing(
     return Committed(refused, existing, frozenset(move.name for move in moves) - moved)
 
 
-def _settling(changes: Sequence[Fenced]) -> Flow[frozenset[str]]:
-    areas: dict[type, list[Fenced]] = {}
-    for change in changes:
-        areas.setdefault(type(change), []).append(change)
+def _settling(areas: Mapping[type, list[Any]]) -> Flow[frozenset[str]]:
     refused: set[str] = set()
     for kind, block, parameter in _FENCED_AREAS:
         if batch := areas.get(kind):
@@ -112,9 +121,6 @@ _FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
     (AttemptEnded, "add_attempts", "attempts"),
 )
 """Blocks for what follows from a settlement, executed for the runs whose fence held."""
-
-
-_UNFENCED = (RunInserted, ScheduleMoved)
 
 
 def single_statement(changes: Sequence[Change]) -> bool:
@@ -190,12 +196,8 @@ def rescuing(limit: int) -> Flow[list[Orphan]]:
     rows = yield Call("lock_orphans", {"limit": limit})
     orphans = [_orphan(*row[:6], bool(row[6]), bool(row[7]), *row[8:]) for row in rows]  # SQLite has no booleans
     if orphans:
-        yield from _settling([change for orphan in orphans for change in _fenced(rescue(orphan))])
+        yield from _settling(_areas(change for orphan in orphans for change in rescue(orphan)))
     return orphans
-
-
-def _fenced(changes: Iterable[Change]) -> list[Fenced]:
-    return [change for change in changes if not isinstance(change, _UNFENCED)]
 
 
 def cancelled_of(worker: str) -> Flow[dict[str, str]]:

@@ -290,6 +290,19 @@ begin
     end loop;
 end $$;
 
+-- Forgets the keys of these requests whose time is over. It has its owner's rights, so that who may only enqueue need not be
+-- allowed to delete keys: it deletes none that anybody could still want.
+create function ostinato.drop_old_keys(requests jsonb) returns void
+    language sql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+    delete from ostinato.keys k
+    using (select distinct e->>'function' as function, e->>'key' as key from jsonb_array_elements(requests) e where e ? 'key') r
+    where k.function = r.function and k.key = r.key and k.until <= ostinato.clock()
+$$;
+
+revoke execute on function ostinato.drop_old_keys from public;
+
 -- Takes the keys that are free, in one order for all callers, so that two bulks cannot deadlock. Returns the ids that got theirs.
 -- A key found taken is not locked: the run that holds it may settle meanwhile. If it did, the key is tried again.
 create function ostinato.take_keys(requests jsonb, moment timestamptz) returns text[]
@@ -301,9 +314,7 @@ declare
     lost boolean;
 begin
     for tries in 1..10 loop
-        delete from ostinato.keys k
-        using (select distinct e->>'function' as function, e->>'key' as key from jsonb_array_elements(requests) e where e ? 'key') r
-        where k.function = r.function and k.key = r.key and k.until <= moment;
+        perform ostinato.drop_old_keys(requests);
 
         with first as (
             select distinct on (e->>'function', e->>'key') e
