@@ -30,6 +30,9 @@ class Database(Protocol):
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a query; for a statement that has none, what it did is committed."""
 
+    def is_being_written(self) -> bool:
+        """Whether somebody holds a lock that stands in everybody's way."""
+
 
 class PostgresDatabase:
     dialect = "postgresql"
@@ -44,6 +47,9 @@ class PostgresDatabase:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def is_being_written(self) -> bool:
+        return False
+
 
 class SqliteDatabase:
     dialect = "sqlite"
@@ -57,6 +63,14 @@ class SqliteDatabase:
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self._path, timeout=10, isolation_level=None)) as connection:
             return connection.execute(sql).fetchall()
+
+    def is_being_written(self) -> bool:
+        with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
+            try:
+                connection.execute("begin immediate")
+            except sqlite3.OperationalError:
+                return True
+            return False
 
 
 # --- questions ------------------------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ TOLD = (
 class WorkerProcess:
     """One worker, in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Log, errors: Path, *, listens: bool) -> None:
-        self._process, self._log, self.errors = process, log, errors
-        self._listens = listens
+    def __init__(self, process: subprocess.Popen[bytes], log: Log, errors: Path, database: Database) -> None:
+        self._process, self._log, self.errors, self._database = process, log, errors, database
+        self.listens = database.dialect == "postgresql"
         self.pid = process.pid
 
     async def ready(self, *, timeout: float = 15.0) -> None:
@@ -47,7 +47,7 @@ class WorkerProcess:
         said = [line for line in self._log.lines if line["pid"] == self.pid and line["at"] >= since]
         listening = self._log.find("ListeningChanged", pid=self.pid, working=True)
         heard_from = listening[-1]["at"] if listening else 0.0
-        ready = bool(listening) or not self._listens
+        ready = bool(listening) or not self.listens
         return ready and any(line["what"] == "QueueAsleep" and line["at"] >= heard_from for line in said)
 
     def kill(self) -> None:
@@ -55,9 +55,14 @@ class WorkerProcess:
         self._process.wait()
 
     def freeze(self) -> None:
-        """Stops it as a debugger, a paused machine or swapping does; returns when it stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        """Stops it as a debugger, a paused machine or swapping does; returns when it stands still. Not while it holds
+        the only write lock of a file: nobody could take over."""
+        while True:
+            os.kill(self.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+            if not self._database.is_being_written():
+                return
+            self.thaw()
 
     def thaw(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -111,9 +116,10 @@ class Crew:
                 pass_fds=[self._log.writable],
                 start_new_session=True,
             )
-        listens = self._database.dialect == "postgresql" and settings.get("notify") != "off"
-        self._workers.append(WorkerProcess(process, self._log, errors, listens=listens))
-        return self._workers[-1]
+        worker = WorkerProcess(process, self._log, errors, self._database)
+        worker.listens = worker.listens and settings.get("notify") != "off"
+        self._workers.append(worker)
+        return worker
 
     def supervise(self, app: str, **settings: object) -> None:
         """A worker that is started again whenever it ends, as systemd or Kubernetes would."""
