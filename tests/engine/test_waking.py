@@ -37,6 +37,15 @@ async def test_without_notifications_work_is_found_by_polling(make_app: MakeApp)
         assert probe.seen(NotificationReceived) == []
 
 
+async def test_nobody_wakes_a_worker_that_polls(make_app: MakeApp):
+    """From its first look on: what it finds counts as found by polling."""
+    async with make_app(notify=False, poll="20ms") as app:
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                for _ in range(6):
+                    assert not (await probe.next(QueueScanned)).woken
+
+
 async def test_a_worker_that_sleeps_is_woken(make_app: MakeApp):
     """By an enqueue of another app, long before the poll."""
     async with make_app(poll="30s") as there, make_app() as here:

@@ -236,7 +236,8 @@ class Worker:
         self.id = worker
         for intake in self._intakes.values():
             intake.room_may_be()
-            intake.wake()  # under the name before, it may have looked in vain
+            if self.started.is_set():
+                intake.wake()  # under the name before, it may have looked in vain
         self._telemetry.announce(WorkerStarted(worker=worker, queues=self._concurrency))
 
     def lease_renewed(self, worker: str) -> None:
