@@ -219,10 +219,13 @@ def _keyword_input(
     takes_more = len(named) < len(parameters)
     fields = [_field(parameter, hints) for parameter in named]
     struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=not takes_more)
-    check = _checker(struct, name)
+    check, decode = _checker(struct, name), _decoder(struct, name)
 
     def keywords(raw: bytes) -> dict[str, Any]:
-        known = asdict(check(raw))
+        try:
+            known = asdict(decode(raw))
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise _mismatch(error, name) from error
         return {**msgspec.json.decode(raw), **known} if takes_more else known
 
     return InputType(takes_run, _keyword_call(keywords, takes_run, bool(parameters)), check, None, _schema(struct))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ..model.outcome import Outcome, Stop
 from ..model.retry import DEFAULT_RETRY, Retry
 from ..model.run import Claimed
-from .tracing import trace_id_of
 
 DEFAULT_TIMEOUT = 3600.0
 
@@ -17,32 +18,30 @@ if TYPE_CHECKING:
     from .registry import FunctionSpec
 
 
-class Active:
+class Active(Struct, eq=False):
     """One attempt, from its claim to its settlement."""
 
+    claimed: Claimed
+    spec: FunctionSpec | None
+    worker: str
+    identity: tuple[str, int]
+    """The run and its lease: a run that was lost may be here again while its old handler still ends."""
+    started: float
+    """By the event loop's clock, as the other times."""
+    deadline: float
+    ended: float = 0.0
+    trace_id: str | None = None
     task: asyncio.Task[None] | None = None
     run: Run | None = None
     stop: Stop | None = None
     outcome: Outcome | None = None
     reason: str | None = None
-    begun = False
-    finishing = False
-    only_start = False
+    begun: bool = False
+    finishing: bool = False
+    only_start: bool = False
     """It has one attempt, and that has certainly begun."""
-    out_of_time = False
-    abandoned = False
-
-    def __init__(self, claimed: Claimed, spec: FunctionSpec | None, worker: str, started: float) -> None:
-        self.claimed = claimed
-        self.identity = (claimed.id, claimed.lease_no)
-        """The run and its lease: a run that was lost may be here again while its old handler still ends."""
-        self.spec = spec
-        self.worker = worker
-        self.started = self.ended = started
-        """By the event loop's clock."""
-        self.timeout = claimed.timeout or (spec.timeout if spec else DEFAULT_TIMEOUT)
-        self.deadline = started + self.timeout
-        self.trace_id = None if claimed.trace is None else trace_id_of(claimed.trace)
+    out_of_time: bool = False
+    abandoned: bool = False
 
     @property
     def duration(self) -> float:

@@ -16,7 +16,8 @@ class Alarm:
 
     def set(self) -> None:
         self._set = True
-        _release(self._future)
+        if self._future is not None:
+            _release(self._future)
 
     def clear(self) -> None:
         self._set = False
@@ -39,6 +40,6 @@ class Alarm:
         return was_set
 
 
-def _release(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
         future.set_result(None)

@@ -15,6 +15,8 @@ IDLE = 3600.0
 class Canceller(Service):
     """Asks the database which, when it is told that there may be some: by a wake-up, or at a renewal of the lease."""
 
+    first_after = IDLE
+
     def __init__(self, floor: Floor, *, worker: Callable[[], str | None], store: Store, telemetry: Telemetry) -> None:
         super().__init__(telemetry)
         self._floor, self._worker, self._store = floor, worker, store

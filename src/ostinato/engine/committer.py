@@ -42,6 +42,7 @@ class Committer:
     ) -> None:
         self._store, self._telemetry, self._on_committed = store, telemetry, on_committed
         self._pending: list[Settlement] = []
+        self._under_way: list[Settlement] = []
         self._arrived = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -50,6 +51,11 @@ class Committer:
     @property
     def backlog(self) -> int:
         return len(self._pending)
+
+    @property
+    def unsettled(self) -> list[Settlement]:
+        """What has come in and is not known to be committed."""
+        return self._under_way + self._pending
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._flush_for_ever(), name="ostinato committer")
@@ -77,10 +83,11 @@ class Committer:
     async def _flush_for_ever(self) -> None:
         while True:
             await self._arrived.wait()
-            batch, self._pending = self._pending[:LARGEST_BATCH], self._pending[LARGEST_BATCH:]
+            self._under_way, self._pending = self._pending[:LARGEST_BATCH], self._pending[LARGEST_BATCH:]
             if not self._pending:
                 self._arrived.clear()
-            await self._flush(batch)
+            await self._flush(self._under_way)
+            self._under_way = []
             if not self._pending:
                 self.idle.set()
 

@@ -30,13 +30,13 @@ from ..model.outcome import (
 from ..model.run import Claimed
 from ..shield import shielded
 from ..store.ports import Fence
-from .active import Active
+from .active import DEFAULT_TIMEOUT, Active
 from .context import BlockingRun, Run, Tools
 from .door import current_run
 from .marks import StartMarks
 from .registry import FunctionSpec, Registry
 from .threads import Threads
-from .tracing import processing
+from .tracing import processing, trace_id_of
 
 _NULL = Raw(b"null")
 _NOTHING = Done(_NULL)
@@ -58,10 +58,14 @@ class Executor:
         self._loop = asyncio.get_running_loop()
         self._threads = Threads()
 
-    def start(self, claimed: Claimed, worker: str) -> Active:
+    def start(self, claimed: Claimed, worker: str, now: float) -> Active:
         """Begins an attempt in a task of its own, whatever factory the loop has: it must not start before the caller
         knows of it."""
-        active = Active(claimed, self._registry.functions.get(claimed.function), worker, self._loop.time())
+        spec = self._registry.functions.get(claimed.function)
+        timeout = claimed.timeout or (spec.timeout if spec is not None else DEFAULT_TIMEOUT)
+        active = Active(claimed, spec, worker, (claimed.id, claimed.lease_no), now, now + timeout)
+        if claimed.trace is not None:
+            active.trace_id = trace_id_of(claimed.trace)
         active.task = asyncio.Task(self._execute(active), loop=self._loop, name="ostinato run")
         return active
 
@@ -85,7 +89,7 @@ class Executor:
         if spec is None:
             return Unknown()
         try:
-            if spec.retry.attempts == 1:
+            if spec.only_once:
                 if not await self._marks.mark(active.claimed):
                     return Lost()
                 active.only_start = True
@@ -261,4 +265,4 @@ def _stopped(active: Active) -> Outcome:
 
 
 def timed_out(active: Active) -> Failed:
-    return Failed("timeout", f"the handler ran longer than {active.timeout:g} s", TimeoutError())
+    return Failed("timeout", f"the handler ran longer than {active.deadline - active.started:g} s", TimeoutError())

@@ -37,10 +37,9 @@ class Floor:
         on_ready_again: Callable[[str], None],
     ) -> None:
         self._store, self._telemetry = store, telemetry
+        self._loop = asyncio.get_running_loop()
         self._on_left, self._on_committed, self._on_ready_again = on_left, on_committed, on_ready_again
         self.running: dict[tuple[str, int], Active] = {}
-        self.known: set[tuple[str, int]] = set()
-        """What is running here or has ended and is not settled yet."""
         self.empty = asyncio.Event()
         self.empty.set()
         self.given_back = 0
@@ -61,6 +60,12 @@ class Floor:
         await self.deadlines.stop()
         self._executor.close()
 
+    @property
+    def known(self) -> set[tuple[str, int]]:
+        """What is running here, or has ended and is not settled yet."""
+        unsettled = [*self.committer.unsettled, *self.stragglers.unsettled]
+        return self.running.keys() | {settlement.active.identity for settlement in unsettled}
+
     # --- from the start to the settlement
 
     def begin(self, batch: Sequence[Claimed], worker: str) -> None:
@@ -68,11 +73,10 @@ class Floor:
         if batch and not self.running:
             self.empty.clear()
             self.deadlines.wake()
-        start, running, know = self._executor.start, self.running, self.known.add
+        start, running, now = self._executor.start, self.running, self._loop.time()
         for claimed in batch:
-            active = start(claimed, worker)
+            active = start(claimed, worker, now)
             running[active.identity] = active
-            know(active.identity)
         if self._telemetry.wants(RunClaimed):
             for claimed in batch:
                 self._telemetry.announce(claimed_event(claimed, worker))
@@ -88,7 +92,6 @@ class Floor:
         active.outcome = outcome
         changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
         if not changes:
-            self.known.discard(active.identity)
             self._announce(active)
         elif active.run is not None and active.run.completed_by_caller:
             self.stragglers.add(Settlement(active, changes))
@@ -102,7 +105,6 @@ class Floor:
 
     async def _committed(self, batch: Sequence[Settlement], committed: Committed) -> None:
         self._on_committed()
-        self.known.difference_update([each.active.identity for each in batch])
         if committed.refused:
             await self._explain([each.active for each in batch if each.active.claimed.id in committed.refused])
         wanted = self._telemetry.wants(RunCompleted)
@@ -119,7 +121,6 @@ class Floor:
             if fence is None or fence.lease_no != active.claimed.lease_no:
                 self._settle(active, Lost())
             elif fence.cancel_requested and fence.state == "running":
-                self.known.add(active.identity)
                 self._settle(active, Cancelled(fence.message or "cancelled"))
             else:
                 self._announce(active)
@@ -153,7 +154,7 @@ class Floor:
             active.out_of_time = True
             active.ask_to_stop(Stop.TIMEOUT)
             if active.spec is not None and active.spec.is_async:
-                asyncio.get_running_loop().call_later(UNRESPONSIVE_GRACE, self._give_up_on, active)
+                self._loop.call_later(UNRESPONSIVE_GRACE, self._give_up_on, active)
 
     def _give_up_on(self, active: Active) -> None:
         """A handler that swallows its cancellation: the run is settled without it."""
@@ -163,7 +164,7 @@ class Floor:
     def _abandon(self, active: Active, outcome: Failed | GivenBack | Cancelled) -> None:
         """Settles a run whose handler goes on. The slot stays taken until it returns."""
         active.abandoned = True
-        active.ended = asyncio.get_running_loop().time()
+        active.ended = self._loop.time()
         self._forget(active)
         assert active.task is not None
         active.task.add_done_callback(lambda _: self._on_left(active.claimed))

@@ -10,6 +10,7 @@ from ..telemetry import RunsPruned, Telemetry
 from .service import Service
 
 BATCH = 500
+FIRST = 2.0
 INTERVAL = 60.0
 BETWEEN_BATCHES = 0.1
 
@@ -17,6 +18,7 @@ BETWEEN_BATCHES = 0.1
 class Pruner(Service):
     def __init__(self, retention: Retention, *, store: Store, telemetry: Telemetry) -> None:
         super().__init__(telemetry)
+        self.first_after = FIRST * random.uniform(0.8, 1.2)
         self._store = store
         self._keep = retention.limits()
 

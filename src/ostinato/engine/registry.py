@@ -33,6 +33,11 @@ class FunctionSpec:
     priority: int = 0
     version: str | None = None
     is_async: bool = True
+    only_once: bool = field(init=False)
+    """A run of it must not start a second time, so a start is written down before it happens."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "only_once", self.retry.attempts == 1)
 
     def declared(self) -> DeclaredFunction:
         return DeclaredFunction(

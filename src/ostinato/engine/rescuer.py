@@ -22,6 +22,8 @@ class Rescuer(Service):
     a whole lease must pass.
     """
 
+    first_after = 0.1
+
     def __init__(self, *, store: Store, telemetry: Telemetry, lease: float, on_rescued: Callable[[str], None]) -> None:
         super().__init__(telemetry)
         self._store, self._lease, self._on_rescued = store, lease, on_rescued

@@ -20,6 +20,9 @@ AT_ONCE = 0.0
 class Service(ABC):
     """Something that happens again and again beside the handlers."""
 
+    first_after = AT_ONCE
+    """Seconds until the first tick, unless woken: what is not urgent leaves a worker that starts to its runs."""
+
     def __init__(self, telemetry: Telemetry) -> None:
         self.telemetry = telemetry
         self._wake = Alarm()
@@ -57,6 +60,8 @@ class Service(ABC):
 
     async def _tick_for_ever(self) -> None:
         failures = 0
+        if self.first_after:
+            await self.pause(self.first_after)
         while not self.stopping:
             try:
                 delay = await self.tick()

@@ -133,7 +133,7 @@ def _exception(error: BaseException, failed: Failed) -> dict[str, str]:
 def processing(run: Claimed, worker: str) -> Processing | None:
     """The span for an attempt that begins now, current from now on in this task; None when nobody traces."""
     if run.trace is None:
-        return Processing(_bridge(), run, worker) if _in_use() else None
+        return Processing(_bridge(), run, worker) if _API in sys.modules and _in_use() else None
     return Processing(_bridge(), run, worker) if _importable() else None
 
 

@@ -211,7 +211,8 @@ class Worker:
     async def give_back_unknown(self, queue: str, owner: str) -> None:
         """Gives back what a claim took whose answer was lost: the database says it is here, and nobody here knows."""
         owned = await self._store.owned(queue, worker=owner)
-        unknown = [held for held in owned if held not in self._floor.known]
+        known = self._floor.known
+        unknown = [held for held in owned if held not in known]
         if unknown:
             await self._store.commit([RunSettled(*held, State.READY, refund=1) for held in unknown])
 

@@ -121,8 +121,8 @@ def portable(text: str) -> str:
 def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float) -> list[Change]:
     """The changes that end the attempt."""
     match outcome:
-        case Done(output):
-            return _with_key(run, RunCompleted(run.id, run.lease_no, output), State.COMPLETED)
+        case Done():
+            return _with_key(run, RunCompleted(run.id, run.lease_no, outcome.output), State.COMPLETED)
         case Failed():
             return _settle_failure(run, outcome, retry, worker, duration)
         case Cancelled(reason):

@@ -38,15 +38,24 @@ class Pool:
             self._room.release()
             raise
 
-    async def fill(self, count: int) -> None:
-        """Opens as many connections, so that nobody has to wait for one of them."""
-        opened = await asyncio.gather(*(self.acquire() for _ in range(count)), return_exceptions=True)
+    async def fill(self, count: int, prepare: Callable[[Connection], Awaitable[None]]) -> None:
+        """Opens as many connections and prepares each, so that nobody has to wait for one of them."""
+        opened = await asyncio.gather(*(self._prepared(prepare) for _ in range(count)), return_exceptions=True)
         for connection in opened:
             if not isinstance(connection, BaseException):
                 self.release(connection)
         for error in opened:
             if isinstance(error, BaseException):
                 raise error
+
+    async def _prepared(self, prepare: Callable[[Connection], Awaitable[None]]) -> Connection:
+        connection = await self.acquire()
+        try:
+            await prepare(connection)
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
 
     def release(self, connection: Connection) -> None:
         self._room.release()

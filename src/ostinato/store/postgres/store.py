@@ -13,6 +13,7 @@ from msgspec import json
 
 from ...errors import ConfigError, NotMigrated, StoreUnavailable
 from ...model.change import Change, Committed, RunInserted
+from ...model.run import START
 from ...shield import shielded
 from .. import flows, sql
 from ..base import FlowStore
@@ -95,7 +96,12 @@ class PostgresStore(FlowStore):
 
     async def warm_up(self) -> None:
         with translated():
-            await self._engine_pool.fill(min(_WORKERS_CONNECTIONS, self._engine_pool.size))
+            await self._engine_pool.fill(min(_WORKERS_CONNECTIONS, self._engine_pool.size), self._plan)
+
+    async def _plan(self, connection: Connection) -> None:
+        """Has the server plan what every run waits for, by asking for nothing."""
+        await self.execute(connection, flows.claiming("", 0, worker="", mark=START, suspect=False))
+        await self.execute(connection, flows.reading("complete_runs", settlements="[]"))
 
     async def close(self) -> None:
         await self._engine_pool.close()
