@@ -12,9 +12,12 @@ import asyncpg
 from ostinato.model.run import START, Mark
 from ostinato.store import flows
 from ostinato.store.ports import Store
+from ostinato.store.postgres.claiming import claiming as postgres_claiming
 from ostinato.store.postgres.store import _ENGINE_SESSION
 from ostinato.store.postgres.store import load_blocks as postgres_blocks
+from ostinato.store.sqlite.claiming import claiming as sqlite_claiming
 from ostinato.store.sqlite.connecting import wall_clock
+from ostinato.store.sqlite.driving import drive
 from ostinato.store.sqlite.store import load_blocks as sqlite_blocks
 from tests.store.databases import Database, only_postgres
 from tests.store.samples import QUEUE, a_worker, accepted, claim, completed, runs
@@ -60,10 +63,9 @@ async def test_a_claim_costs_the_same_behind_a_pinned_horizon(database: Database
 
 async def cost(database: Database, worker: str, mark: Mark) -> int:
     """Buffers that a claim of one run touches, or instructions that it takes; the claim is undone."""
-    call = next(flows.claiming(QUEUE, 1, worker=worker, mark=mark, suspect=False))
     if database.dialect == "sqlite":
-        return await instructions(database, call)
-    return await buffers(database, call)
+        return await instructions(database, sqlite_claiming(QUEUE, 1, worker=worker, mark=mark, suspect=False))
+    return await buffers(database, next(postgres_claiming(QUEUE, 1, worker=worker, mark=mark, suspect=False)))
 
 
 async def buffers(database: Database, call: flows.Call) -> int:
@@ -82,7 +84,7 @@ async def buffers(database: Database, call: flows.Call) -> int:
     return int(root["Shared Hit Blocks"] + root["Shared Read Blocks"])
 
 
-async def instructions(database: Database, call: flows.Call) -> int:
+async def instructions(database: Database, flow: flows.Flow[Any]) -> int:
     count = 0
 
     def counted() -> None:
@@ -93,7 +95,7 @@ async def instructions(database: Database, call: flows.Call) -> int:
         connection.create_function("ostinato_now", 0, wall_clock)
         connection.execute("begin")
         connection.set_progress_handler(counted, 1)
-        connection.execute(sqlite_blocks("ostinato")[call.block].text, call.arguments).fetchall()
+        assert len(drive(connection, flow, sqlite_blocks("ostinato"), set())) == 1
         connection.set_progress_handler(None, 0)
         connection.execute("rollback")
     return count

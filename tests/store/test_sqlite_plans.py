@@ -21,8 +21,11 @@ from tests.store.samples import (
 )
 
 PLANS = {
-    "claim": "ostinato_runs_ready (queue=? AND suspect=? AND (due,id)>(?,?))",
-    "complete_runs": "sqlite_autoindex_ostinato_runs_1 (id=?)",
+    "claimable": "ostinato_runs_ready (queue=? AND suspect=? AND (due,id)>(?,?))",
+    "claim": "INTEGER PRIMARY KEY (rowid=?)",
+    "claimed": "INTEGER PRIMARY KEY (rowid=?)",
+    "completable": "sqlite_autoindex_ostinato_runs_1 (id=?)",
+    "complete_runs": "INTEGER PRIMARY KEY (rowid=?)",
     "settle_runs": "sqlite_autoindex_ostinato_runs_1 (id=?)",
     "start_runs": "sqlite_autoindex_ostinato_runs_1 (id=?)",
     "release_due": "ostinato_runs_held (queue=? AND run_at<?)",

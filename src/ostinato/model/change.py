@@ -31,7 +31,7 @@ class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     trace: Raw | None = None
 
 
-class RunCompleted(Struct, frozen=True, gc=False):
+class RunCompleted(Struct, frozen=True, array_like=True, gc=False):
     """The handler returned `output`."""
 
     run_id: str

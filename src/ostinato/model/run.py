@@ -67,7 +67,7 @@ def may(verb: str, state: State) -> bool:
     return any(move.verb == verb and move.before is state for move in MOVES)
 
 
-class Claimed(Struct, frozen=True, gc=False):
+class Claimed(Struct, frozen=True, array_like=True, gc=False):
     """A run as its worker gets it: the columns of the claim in their order, then what the claim had asked for."""
 
     id: str

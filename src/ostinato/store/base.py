@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import json
 
-from ..model.change import Change, Committed, RunInserted
+from ..model.change import Change, Committed, RunCompleted, RunInserted
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
 from ..model.view import (
@@ -123,13 +123,21 @@ class FlowStore(ABC):
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         """Inserts runs; answers for those whose key was taken: the id asked for → the run that holds the key."""
 
+    @abstractmethod
+    def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
+        """Completes runs; answers those for which the fence held."""
+
+    @abstractmethod
+    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+        """Claims runs in their order; suspects, one at a time."""
+
     # --- commits
 
     async def commit(self, changes: Sequence[Change]) -> Committed:
         return await self.write(self.committing(changes), single=flows.single_statement(changes))
 
     def committing(self, changes: Sequence[Change]) -> Flow[Committed]:
-        return flows.committing(changes, self.inserting)
+        return flows.committing(changes, self)
 
     async def fences(self, ids: Sequence[str]) -> dict[str, Fence]:
         rows = await self.read(flows.reading("fences", ids=flows.encoded(ids)))
@@ -138,10 +146,10 @@ class FlowStore(ABC):
     # --- claims
 
     async def claim(self, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
-        return await self.write(flows.claiming(queue, limit, worker=worker, mark=mark, suspect=False), single=True)
+        return await self.write(self.claiming(queue, limit, worker=worker, mark=mark, suspect=False), single=True)
 
     async def claim_suspect(self, queue: str, *, worker: str) -> Claimed | None:
-        claimed = await self.write(flows.claiming(queue, 1, worker=worker, mark=START, suspect=True), single=True)
+        claimed = await self.write(self.claiming(queue, 1, worker=worker, mark=START, suspect=True), single=True)
         return claimed[0] if claimed else None
 
     async def owned(self, queue: str, *, worker: str) -> list[tuple[str, int]]:

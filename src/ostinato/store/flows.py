@@ -7,10 +7,10 @@ Whoever does runs the whole flow in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw, json, structs
 
@@ -27,7 +27,7 @@ from ..model.change import (
     ScheduleMoved,
 )
 from ..model.outcome import rescue
-from ..model.run import Claimed, Mark, Orphan
+from ..model.run import Orphan
 from ..model.schedule import Known, Missed, Planned, Schedule, first_slot, micros, moment
 
 Row = Sequence[Any]
@@ -52,16 +52,26 @@ def encoded(value: object) -> str:
 # --- committing -----------------------------------------------------------------------------------------------------
 
 
-def committing(
-    changes: Sequence[Change], insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]]
-) -> Flow[Committed]:
+class Dialect(Protocol):
+    """What databases do so differently that a block of the same name is not enough."""
+
+    def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
+        """Inserts runs; answers for those whose key was taken: the id asked for → the run that holds the key."""
+
+    def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
+        """Completes runs; answers those for which the fence held, each once."""
+
+
+def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
     """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, then new runs."""
     areas = _areas(changes)
-    refused = yield from _settling(areas)
+    completed = areas.get(RunCompleted)
+    refused = (yield from _completing(completed, dialect)) if completed else frozenset[str]()
+    refused = yield from _settling(areas, refused)
     if ScheduleMoved in areas:
-        return (yield from _firing(changes, refused, insert))
+        return (yield from _firing(changes, refused, dialect))
     inserted = areas.get(RunInserted)
-    existing = (yield from insert(inserted)) if inserted else {}
+    existing = (yield from dialect.inserting(inserted)) if inserted else {}
     return Committed(refused, existing)
 
 
@@ -77,22 +87,26 @@ def _areas(changes: Iterable[Change]) -> dict[type, list[Any]]:
     return areas
 
 
-def _firing(
-    changes: Sequence[Change],
-    refused: frozenset[str],
-    insert: Callable[[Sequence[RunInserted]], Flow[dict[str, str]]],
-) -> Flow[Committed]:
+def _firing(changes: Sequence[Change], refused: frozenset[str], dialect: Dialect) -> Flow[Committed]:
     """Moves schedules, and inserts the runs of those that could be moved."""
     moves = sorted((change for change in changes if isinstance(change, ScheduleMoved)), key=lambda move: move.name)
     moved = {row[0] for row in (yield Call("move_schedules", {"moves": encoded(moves)}))}
     left_out = {run_id for move in moves if move.name not in moved for run_id in move.runs}
     inserted = [change for change in changes if isinstance(change, RunInserted) and change.id not in left_out]
-    existing = (yield from insert(inserted)) if inserted else {}
+    existing = (yield from dialect.inserting(inserted)) if inserted else {}
     return Committed(refused, existing, frozenset(move.name for move in moves) - moved)
 
 
-def _settling(areas: Mapping[type, list[Any]]) -> Flow[frozenset[str]]:
-    refused: set[str] = set()
+def _completing(completed: list[RunCompleted], dialect: Dialect) -> Flow[frozenset[str]]:
+    completed.sort(key=_run_id)
+    held = yield from dialect.completing(completed)
+    if len(held) == len(completed):
+        return frozenset()
+    return frozenset(change.run_id for change in completed).difference(held)
+
+
+def _settling(areas: Mapping[type, list[Any]], refused: frozenset[str] = frozenset()) -> Flow[frozenset[str]]:
+    """Settles what has ended otherwise, and does what follows for all whose fence held."""
     for kind, block, parameter in _FENCED_AREAS:
         if batch := areas.get(kind):
             batch.sort(key=_run_id)
@@ -103,15 +117,15 @@ def _settling(areas: Mapping[type, list[Any]]) -> Flow[frozenset[str]]:
         if batch := [change for change in areas.get(kind, ()) if change.run_id not in refused]:
             batch.sort(key=_run_id)
             yield Call(block, {parameter: encoded(batch)})
-    return frozenset(refused)
+    return refused
 
 
 _run_id = attrgetter("run_id")
+_orphan: Callable[..., Orphan] = Orphan
 
 
 _FENCED_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
     (RunStarted, "start_runs", "starts"),
-    (RunCompleted, "complete_runs", "settlements"),
     (RunSettled, "settle_runs", "settlements"),
 )
 """Blocks that hold the fence: they return the runs for which it held."""
@@ -129,29 +143,6 @@ def single_statement(changes: Sequence[Change]) -> bool:
 
 
 # --- claiming -------------------------------------------------------------------------------------------------------
-
-
-def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
-    rows = yield Call(
-        "claim",
-        {
-            "queue": queue,
-            "limit": 1 if suspect else limit,
-            "worker": worker,
-            "mark_due": mark.due,
-            "mark_id": mark.id,
-            "suspect": suspect,
-            "alone": suspect or limit == 1,
-        },
-    )
-    claimed = [_claimed(*row, suspect) for row in rows]
-    claimed.sort(key=_order)
-    return claimed
-
-
-_claimed: Callable[..., Claimed] = Claimed
-_orphan: Callable[..., Orphan] = Orphan
-_order = attrgetter("due", "id")
 
 
 def owned(queue: str, worker: str) -> Flow[list[tuple[str, int]]]:

@@ -45,10 +45,10 @@ returning id, lease_no, function, queue, attempt, input::text, due,
 -- name: complete_runs
 with ended as (
     update ostinato.runs r
-    set state = 'completed', output = c.e->'output', ended_at = ostinato.clock(), worker = null, error = null,
+    set state = 'completed', output = c.e->2, ended_at = ostinato.clock(), worker = null, error = null,
         suspect = false, uncounted = 0
     from jsonb_array_elements(:settlements::text::jsonb) as c(e)
-    where r.id = c.e->>'run_id' and r.lease_no = (c.e->>'lease_no')::integer
+    where r.id = c.e->>0 and r.lease_no = (c.e->>1)::integer
       and r.worker is not null and not r.cancel_requested
     returning r.id
 ), announced as materialized (

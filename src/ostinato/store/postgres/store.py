@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -12,13 +12,14 @@ import asyncpg
 from msgspec import json
 
 from ...errors import ConfigError, NotMigrated, StoreUnavailable
-from ...model.change import Change, Committed, RunInserted
-from ...model.run import START
+from ...model.change import Change, Committed, RunCompleted, RunInserted
+from ...model.run import START, Claimed, Mark
 from ...shield import shielded
 from .. import flows, sql
 from ..base import FlowStore
 from ..flows import Call, Flow, Row
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
+from . import claiming
 from .diagnosis import PostgresDiagnosis
 from .errors import RETRIABLE, translated, translated_from
 from .listener import PostgresListener
@@ -100,7 +101,7 @@ class PostgresStore(FlowStore):
 
     async def _plan(self, connection: Connection) -> None:
         """Has the server plan what every run waits for, by asking for nothing."""
-        await self.execute(connection, flows.claiming("", 0, worker="", mark=START, suspect=False))
+        await self.execute(connection, self.claiming("", 0, worker="", mark=START, suspect=False))
         await self.execute(connection, flows.reading("complete_runs", settlements="[]"))
 
     async def close(self) -> None:
@@ -249,6 +250,12 @@ class PostgresStore(FlowStore):
     async def _all_inserted(self, changes: Sequence[Change]) -> bool:
         ids = [change.id for change in changes if isinstance(change, RunInserted)]
         return bool(ids) and len(ids) == len(changes) and await self.views.existing(ids) == set(ids)
+
+    def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
+        return claiming.completing(settlements)
+
+    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         if len(changes) == 1 and self._is_plain(changes[0]) and (yield self._insert_one(changes[0])):

@@ -10,7 +10,7 @@ from ...errors import ConfigError
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TABLES = re.compile(r"\bostinato_(?!now\b)")
-_NOTATION = re.compile(r"\$(json|time|truth)\(([\w.]+)(?:, (\w+))?\)")
+_NOTATION = re.compile(r"\$(json|time|truth)\(([\w.]+)(?:, (?:(\d+)|(\w+)))?\)")
 
 
 def check_schema(schema: str) -> str:
@@ -42,12 +42,13 @@ def adapt(text: str, schema: str) -> str:
 
 
 def _written_out(match: re.Match[str]) -> str:
-    kind, value, member = match.groups()
+    kind, value, place, name = match.groups()
+    member = f"[{place}]" if place else f".{name}"
     if kind == "json" and sqlite3.sqlite_version_info >= (3, 38):
-        return f"{value} -> '$.{member}'"
+        return f"{value} -> '${member}'"
     if kind == "json":
         # json_extract makes 1 of true, and rounds. With two paths it gives an array, in which all stays as it was.
-        pair = f"json_extract({value}, '$.{member}', '$._')"
+        pair = f"json_extract({value}, '${member}', '$._')"
         return f"substr({pair}, 2, length({pair}) - length('[,null]'))"
     if kind == "time":
         return f"strftime('%Y-%m-%dT%H:%M:%S', {value} / 1000000, 'unixepoch') || printf('.%06dZ', {value} % 1000000)"

@@ -72,12 +72,13 @@ from (
 ) t
 left join ostinato_functions f on f.name = t.function
 
--- name: claim
+-- Claims and completions answer in one row each. Python's driver takes its lock again for every row that it fetches, and while
+-- the event loop is busy it waits for that lock five milliseconds at a time.
+
+-- name: claimable
 -- (due, id) >= the mark is an index bound, and the index gives the order.
-update ostinato_runs
-set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
-    certain = :alone, claimed_at = (select ostinato_now()), started_at = coalesce(started_at, (select ostinato_now()))
-where rowid in (
+select json_group_array(rowid)
+from (
     select rowid from ostinato_runs
     where queue = :queue and suspect = :suspect and state = 'ready'
       and (due, id) >= (:mark_due, :mark_id)
@@ -85,19 +86,33 @@ where rowid in (
       and not exists (select 1 from ostinato_queues where name = :queue and paused)
     order by due, id
     limit :limit)
-returning id, lease_no, function, queue, attempt, input, due,
-          (claimed_at - run_at) / 1000000.0, key, timeout, metadata, invoked_by, trace
+
+-- name: claim
+update ostinato_runs
+set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
+    certain = :alone, claimed_at = (select ostinato_now()), started_at = coalesce(started_at, (select ostinato_now()))
+where rowid in (select value from json_each(:rows))
+
+-- name: claimed
+select json_group_array(json_array(
+    id, lease_no, function, queue, attempt, input, due, (claimed_at - run_at) / 1000000.0, key, timeout, metadata,
+    invoked_by, trace))
+from ostinato_runs
+where rowid in (select value from json_each(:rows))
+
+-- name: completable
+-- The rows for which the fence holds, with their outputs; and the runs, where it does not hold for all.
+select json_group_array(json_array(r.rowid, $json(value, 2))), count(*),
+       case when count(*) < json_array_length(:settlements) then json_group_array(r.id) end
+from json_each(:settlements) s cross join ostinato_runs r on r.id = json_extract(s.value, '$[0]')
+where r.lease_no = json_extract(s.value, '$[1]') and r.worker is not null and not r.cancel_requested
 
 -- name: complete_runs
 update ostinato_runs as r
 set state = 'completed', output = s.output, ended_at = (select ostinato_now()), worker = null, error = null,
     suspect = 0, uncounted = 0
-from (
-    select json_extract(value, '$.run_id') as id, json_extract(value, '$.lease_no') as lease_no, $json(value, output) as output
-    from json_each(:settlements)
-) s
-where r.id = s.id and r.lease_no = s.lease_no and r.worker is not null and not r.cancel_requested
-returning id
+from (select json_extract(value, '$[0]') as place, $json(value, 1) as output from json_each(:rows)) s
+where r.rowid = s.place
 
 -- name: settle_runs
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.

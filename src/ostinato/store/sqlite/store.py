@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...errors import ConfigError, QueueFull, UnknownFunction
-from ...model.change import Change, Committed, RunInserted
+from ...model.change import Change, Committed, RunCompleted, RunInserted
+from ...model.run import Claimed, Mark
 from ...shield import shielded
 from .. import flows, migration, sql
 from ..base import FlowStore
 from ..flows import Call, Flow
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
+from . import claiming
 from .connecting import PATIENCE, SYNCHRONOUS, Clock, check_version, connect, know_the_clock, wall_clock
 from .desk import Reader
 from .diagnosis import SqliteDiagnosis
@@ -161,6 +163,12 @@ class SqliteStore(FlowStore):
 
     def _insert(self, connection: sqlite3.Connection, changes: Sequence[RunInserted]) -> Committed:
         return self.drive(connection, self.committing(changes))
+
+    def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
+        return claiming.completing(settlements)
+
+    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         keyed = [change for change in changes if change.key is not None]
