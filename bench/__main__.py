@@ -31,7 +31,8 @@ ALL_PEERS = "peers"
 def main() -> None:
     options = _parse()
     if options.publish:
-        publish(Results.load(options.publish / "raw.json"))
+        first, *others = [Results.load(folder / "raw.json") for folder in options.publish]
+        publish(first.filled_by(others))
     elif options.render:
         _render(Results.load(options.render / "raw.json"), options.render)
     else:
@@ -53,7 +54,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="where results go (default bench/results/<time>)")
     parser.add_argument("--render", type=Path, metavar="FOLDER", help="only draw the report of a stored session again")
     parser.add_argument(
-        "--publish", type=Path, metavar="FOLDER", help="only copy a stored session into docs/benchmarks.md"
+        "--publish",
+        type=Path,
+        nargs="+",
+        metavar="FOLDER",
+        help="only copy a stored session into docs/benchmarks.md; what it lacks is taken from those named after it",
     )
     options = parser.parse_args()
     options.peers = set(BY_NAME) if options.peers is None else set(options.peers.split(","))

@@ -1,6 +1,7 @@
 """The raw results of a session, as they are stored, and the statistics that reports are made of."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -30,6 +31,17 @@ class Results:
     @classmethod
     def load(cls, path: Path) -> "Results":
         return cls(**json.loads(path.read_text()))
+
+    def filled_by(self, others: Iterable["Results"]) -> "Results":
+        """This session with the measures that it lacks from others of the same sizes."""
+        for other in others:
+            if other.sizes != self.sizes:
+                raise SystemExit(f"{other.command!r} measured other sizes than {self.command!r}")
+            lacking = {name: rounds for name, rounds in other.rounds.items() if not self.rounds.get(name)}
+            self.rounds |= lacking
+            self.claims = self.claims or other.claims
+            self.environment = {**other.environment, **self.environment}
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ class _Stepper:
                 await store.register(self._worker, name="bench", queues={"default": 1}, lease=3600)
 
     def _statement(self, limit: int, mark: Any) -> Statement:
-        from ostinato.store.flows import claiming
+        from ostinato.store.postgres.claiming import claiming
         from ostinato.store.postgres.store import load_blocks
 
         call = next(claiming("default", limit, worker=self._worker, mark=mark, suspect=False))
