@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import ostinato.app
+import ostinato.engine.pruner
 import ostinato.engine.worker
 from ostinato import App
 from ostinato.config import Settings
@@ -76,6 +77,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for handlers that do not stop. But everybody polls as seldom as in production, so that a
     wake-up that is lost is a test that fails."""
     monkeypatch.setattr(ostinato.engine.worker, "FORCED_PATIENCE", 0.2)
+    monkeypatch.setattr(ostinato.engine.pruner, "FIRST", 0.0)
 
 
 @pytest.fixture

@@ -34,12 +34,27 @@ def runs(database: Database) -> int:
     return int(database.query("select count(*) from ostinato_runs")[0][0])
 
 
+@pytest.fixture(autouse=True)
+def threads_before() -> None:
+    """Those of earlier tests, of which some end only after a while."""
+    _BEFORE.clear()
+    _BEFORE.update(threading.enumerate())
+
+
+_BEFORE: set[threading.Thread] = set()
+
+
+def ours() -> list[threading.Thread]:
+    """The library's threads that have come with the test."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ostinato") and thread not in _BEFORE]
+
+
 def assert_nothing_is_open(database: Database) -> None:
     """On the server; and whatever is collected now would complain if it were open."""
     gc.collect()
     if database.dialect == "postgresql":
         until(lambda: connections(database) == 0)
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("ostinato")])
+    until(lambda: not ours())
 
 
 def test_one_event_loop_after_another(app: App, database: Database):

@@ -99,6 +99,16 @@ class TestFinding:
             PostgresServer(99)
 
 
+CHANGES = (
+    "alter table tracks add column year integer",
+    "create function one() returns integer language sql as 'select 1'",
+    "grant select on tracks to public",
+    "update tracks set title = 'Bolero'",
+    "truncate plays",
+    "insert into plays select n::text from generate_series(1, 200000) n",
+)
+
+
 class TestDatabases:
     async def test_every_version_takes_connections(self, postgres: Server, postgres_url: str):
         """The URL works, and leads to the version that was asked for."""
@@ -112,6 +122,39 @@ class TestDatabases:
             await ask(template, "create table tracks as select 'Ostinato' as title")
             with postgres.temporary_database(template=template.rpartition("/")[2]) as copy:
                 assert await ask(copy, "select title from tracks") == "Ostinato"
+
+    async def test_a_copy_is_used_again_as_it_was(self, postgres: Server):
+        """Without the rows that were written, with those of the template, and counting from the start; not even one
+        who forgot to leave is there any more."""
+        with postgres.temporary_database() as template:
+            await ask(template, "create table tracks as select 'Ostinato' as title")
+            await ask(template, "create table plays (id bigint generated always as identity, title text)")
+            name = template.rpartition("/")[2]
+            with postgres.temporary_database(name) as first:
+                forgotten = await asyncpg.connect(first)
+                await forgotten.execute("insert into plays (title) select title from tracks")
+            with postgres.temporary_database(name) as second:
+                assert second == first
+                assert await ask(second, "select count(*) from plays") == 0
+                assert await ask(second, "select title from tracks") == "Ostinato"
+                assert await ask(second, "insert into plays (title) values ('Bolero') returning id") == 1
+            forgotten.terminate()
+        left = await ask(
+            postgres.dsn(), f"select count(*) from pg_database where datname = '{first.rpartition('/')[2]}'"
+        )
+        assert left == 0
+
+    async def test_a_copy_that_is_not_as_it_was_is_not_used_again(self, postgres: Server):
+        """Nor one that has grown large."""
+        with postgres.temporary_database() as template:
+            await ask(template, "create table tracks as select 'Ostinato' as title")
+            await ask(template, "create table plays (title text)")
+            name = template.rpartition("/")[2]
+            for change in CHANGES:
+                with postgres.temporary_database(name) as first:
+                    await ask(first, change)
+                with postgres.temporary_database(name) as second:
+                    assert second != first, change
 
     async def test_a_database_in_use_can_be_dropped(self, postgres: Server):
         """A test that forgot a connection does not break the next one."""

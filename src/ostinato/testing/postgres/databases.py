@@ -5,9 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from urllib.parse import quote, urlsplit
 
 from .statements import ask, quoted
+from .stock import Stock
 
 
 class Server:
@@ -15,6 +17,10 @@ class Server:
 
     version: int
     _copying = ""  # how a template is copied; the default suits a server that is in use
+
+    @cached_property
+    def _stock(self) -> Stock:
+        return Stock()
 
     def dsn(self, database: str = "postgres") -> str:
         """The URL of one of its databases, for any driver and for psql."""
@@ -30,17 +36,30 @@ class Server:
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database, if it is there, and whoever is connected to it."""
+        """Drops a database, if it is there, and whoever is connected to it; with a template, its copies in stock."""
+        for copy in self._stock.forget(name):
+            self.drop_database(copy)
         ask(self.dsn(), f"drop database if exists {quoted(name)} with (force)")
 
     @contextmanager
     def temporary_database(self, template: str | None = None) -> Iterator[str]:
-        """The URL of a new database, which is dropped at the end."""
-        name = f"test_{secrets.token_hex(8)}"
+        """The URL of a database for the block: empty, or as the template is. A copy of a template in which nothing but
+        rows was changed is emptied after it, for the next who asks."""
+        name = (template and self._stock.take(template)) or self._made(template)
+        kept = False
         try:
-            yield self.create_database(name, template)
+            yield self.dsn(name)
+            kept = template is not None and self._stock.put_back(template, name, self.dsn(name))
         finally:
-            self.drop_database(name)
+            if not kept:
+                self.drop_database(name)
+
+    def _made(self, template: str | None) -> str:
+        name = f"test_{secrets.token_hex(8)}"
+        url = self.create_database(name, template)
+        if template is not None:
+            self._stock.note(template, url)
+        return name
 
 
 class GivenServer(Server):

@@ -26,23 +26,24 @@ def quoted(name: str) -> str:
 
 
 async def _asked(dsn: str, statement: str) -> Any:
-    async with _connection(dsn) as connection:
-        return await connection.fetchval(statement)
+    async with connection(dsn) as here:
+        return await here.fetchval(statement)
 
 
 async def _executed(dsn: str, script: str) -> None:
-    async with _connection(dsn) as connection, connection.transaction():
-        await connection.execute(script)
+    async with connection(dsn) as here, here.transaction():
+        await here.execute(script)
 
 
 @asynccontextmanager
-async def _connection(dsn: str) -> AsyncIterator[Any]:
+async def connection(dsn: str) -> AsyncIterator[Any]:
+    """A connection for the block."""
     try:
         import asyncpg
     except ModuleNotFoundError as error:
         raise ConfigError("PostgreSQL needs asyncpg: pip install 'ostinato[postgres]'") from error
-    connection = await asyncpg.connect(dsn)
+    opened = await asyncpg.connect(dsn)
     try:
-        yield connection
+        yield opened
     finally:
-        await connection.close()
+        await opened.close()
