@@ -272,58 +272,58 @@ async def test_a_worker_claims_it(database: Database, connection: Any):
 DEEP = json.decode(b'{"a":' * 201 + b"1" + b"}" * 201)
 
 
-@pytest.mark.parametrize(
-    ("code", "request_", "said"),
-    [
-        ("OS001", {"function": "remix"}, 'no function is named "remix"'),
-        ("OS003", 7, "a request must be an object and is 7"),
-        ("OS003", [{"function": FUNCTION}, "x"], '[1]: a request must be an object and is "x"'),
-        ("OS003", {}, "function is missing"),
-        ("OS003", {"function": ""}, 'function is "" and must be the name'),
-        ("OS003", {"function": 5}, "function is 5"),
-        ("OS003", {"function": "x" * 201, "queue": "q"}, "must be the name of a function"),
-        ("OS003", {"function": FUNCTION, "inputs": {}}, 'unknown field "inputs"; fields are delay, function, input,'),
-        ("OS003", {"function": FUNCTION, "rank": None}, 'unknown field "rank"'),
-        ("OS004", {"function": FUNCTION, "input": [1]}, 'input of "mix" must be an object and is [1]'),
-        ("OS004", {"function": FUNCTION, "input": {"a": "x" * 1048569}}, "has 1048577 bytes as JSON and may"),
-        ("OS004", {"function": FUNCTION, "input": DEEP}, "nested deeper than 200 levels"),
-        ("OS004", {"function": FUNCTION, "input": {"n": Raw(b"9" * 4300)}}, "a number of more than 4214 digits"),
-        ("OS003", {"function": FUNCTION, "priority": 601}, "priority is 601 and must be a whole number"),
-        ("OS003", {"function": FUNCTION, "priority": -601}, "priority is -601"),
-        ("OS003", {"function": FUNCTION, "priority": 1.5}, "priority is 1.5"),
-        ("OS003", {"function": FUNCTION, "priority": "1"}, 'priority is "1"'),
-        ("OS003", {"function": FUNCTION, "key": ""}, "must be text of 1 to 500 characters"),
-        ("OS003", {"function": FUNCTION, "key": "x" * 501}, "must be text of 1 to 500 characters"),
-        ("OS003", {"function": FUNCTION, "key": 42}, "key is 42"),
-        ("OS003", {"function": FUNCTION, "unique": "forever"}, "needs a key"),
-        ("OS003", {"function": FUNCTION, "key": "k", "unique": "sometimes"}, 'must be "active", "failed", "forever"'),
-        ("OS003", {"function": FUNCTION, "key": "k", "unique": "1 lightyear"}, "unique is"),
-        ("OS003", {"function": FUNCTION, "key": "k", "unique": True}, "unique is true"),
-        ("OS003", {"function": FUNCTION, "queue": "a:b"}, "queue is"),
-        ("OS003", {"function": FUNCTION, "queue": "a\nb"}, "queue is"),
-        ("OS003", {"function": FUNCTION, "queue": "x" * 101}, "queue is"),
-        ("OS003", {"function": FUNCTION, "queue": ""}, "queue is"),
-        ("OS003", {"function": FUNCTION, "delay": "soon"}, 'delay is "soon" and must be a duration'),
-        ("OS003", {"function": FUNCTION, "delay": -1}, "must be from zero to a thousand years"),
-        ("OS003", {"function": FUNCTION, "delay": "1001w 9999999d"}, "must be from zero to a thousand years"),
-        ("OS003", {"function": FUNCTION, "delay": [1]}, "must be a duration"),
-        ("OS003", {"function": FUNCTION, "timeout": 0}, "must be longer than zero"),
-        ("OS003", {"function": FUNCTION, "run_at": "2031-01-31T09:00:00"}, "must be an instant with its time zone"),
-        ("OS003", {"function": FUNCTION, "run_at": "2031-02-31T09:00:00Z"}, "must be an instant"),
-        ("OS003", {"function": FUNCTION, "run_at": "infinity"}, "must be an instant"),
-        ("OS003", {"function": FUNCTION, "run_at": 5}, "must be an instant"),
-        ("OS003", {"function": FUNCTION, "run_at": "2031-01-31T09:00:00Z", "delay": 1}, "give delay or run_at, not"),
-        ("OS003", {"function": FUNCTION, "metadata": [1]}, "metadata is [1] and must be an object"),
-        ("OS004", {"function": FUNCTION, "metadata": {"a": "x" * 16384}}, "metadata has"),
-    ],
-)  # fmt: skip
-async def test_bad_requests_change_nothing(database: Database, connection: Any, code: str, request_: Any, said: str):
-    """Each is refused with what was given and a remedy; in an array it takes the others along."""
-    error = await refused(connection, request_)
+BAD_REQUESTS: list[tuple[str, Any, str]] = [
+    ("OS001", {"function": "remix"}, 'no function is named "remix"'),
+    ("OS003", 7, "a request must be an object and is 7"),
+    ("OS003", [{"function": FUNCTION}, "x"], '[1]: a request must be an object and is "x"'),
+    ("OS003", {}, "function is missing"),
+    ("OS003", {"function": ""}, 'function is "" and must be the name'),
+    ("OS003", {"function": 5}, "function is 5"),
+    ("OS003", {"function": "x" * 201, "queue": "q"}, "must be the name of a function"),
+    ("OS003", {"function": FUNCTION, "inputs": {}}, 'unknown field "inputs"; fields are delay, function, input,'),
+    ("OS003", {"function": FUNCTION, "rank": None}, 'unknown field "rank"'),
+    ("OS004", {"function": FUNCTION, "input": [1]}, 'input of "mix" must be an object and is [1]'),
+    ("OS004", {"function": FUNCTION, "input": {"a": "x" * 1048569}}, "has 1048577 bytes as JSON and may"),
+    ("OS004", {"function": FUNCTION, "input": DEEP}, "nested deeper than 200 levels"),
+    ("OS004", {"function": FUNCTION, "input": {"n": Raw(b"9" * 4300)}}, "a number of more than 4214 digits"),
+    ("OS003", {"function": FUNCTION, "priority": 601}, "priority is 601 and must be a whole number"),
+    ("OS003", {"function": FUNCTION, "priority": -601}, "priority is -601"),
+    ("OS003", {"function": FUNCTION, "priority": 1.5}, "priority is 1.5"),
+    ("OS003", {"function": FUNCTION, "priority": "1"}, 'priority is "1"'),
+    ("OS003", {"function": FUNCTION, "key": ""}, "must be text of 1 to 500 characters"),
+    ("OS003", {"function": FUNCTION, "key": "x" * 501}, "must be text of 1 to 500 characters"),
+    ("OS003", {"function": FUNCTION, "key": 42}, "key is 42"),
+    ("OS003", {"function": FUNCTION, "unique": "forever"}, "needs a key"),
+    ("OS003", {"function": FUNCTION, "key": "k", "unique": "sometimes"}, 'must be "active", "failed", "forever"'),
+    ("OS003", {"function": FUNCTION, "key": "k", "unique": "1 lightyear"}, "unique is"),
+    ("OS003", {"function": FUNCTION, "key": "k", "unique": True}, "unique is true"),
+    ("OS003", {"function": FUNCTION, "queue": "a:b"}, "queue is"),
+    ("OS003", {"function": FUNCTION, "queue": "a\nb"}, "queue is"),
+    ("OS003", {"function": FUNCTION, "queue": "x" * 101}, "queue is"),
+    ("OS003", {"function": FUNCTION, "queue": ""}, "queue is"),
+    ("OS003", {"function": FUNCTION, "delay": "soon"}, 'delay is "soon" and must be a duration'),
+    ("OS003", {"function": FUNCTION, "delay": -1}, "must be from zero to a thousand years"),
+    ("OS003", {"function": FUNCTION, "delay": "1001w 9999999d"}, "must be from zero to a thousand years"),
+    ("OS003", {"function": FUNCTION, "delay": [1]}, "must be a duration"),
+    ("OS003", {"function": FUNCTION, "timeout": 0}, "must be longer than zero"),
+    ("OS003", {"function": FUNCTION, "run_at": "2031-01-31T09:00:00"}, "must be an instant with its time zone"),
+    ("OS003", {"function": FUNCTION, "run_at": "2031-02-31T09:00:00Z"}, "must be an instant"),
+    ("OS003", {"function": FUNCTION, "run_at": "infinity"}, "must be an instant"),
+    ("OS003", {"function": FUNCTION, "run_at": 5}, "must be an instant"),
+    ("OS003", {"function": FUNCTION, "run_at": "2031-01-31T09:00:00Z", "delay": 1}, "give delay or run_at, not"),
+    ("OS003", {"function": FUNCTION, "metadata": [1]}, "metadata is [1] and must be an object"),
+    ("OS004", {"function": FUNCTION, "metadata": {"a": "x" * 16384}}, "metadata has"),
+]  # fmt: skip
 
-    assert code == error.sqlstate
-    assert said in str(error)
-    assert error.hint
+
+async def test_bad_requests_change_nothing(database: Database, connection: Any):
+    """Each is refused with what was given and a remedy; in an array it takes the others along."""
+    for code, request, said in BAD_REQUESTS:
+        error = await refused(connection, request)
+
+        assert code == error.sqlstate, request
+        assert said in str(error), request
+        assert error.hint, request
     assert (0, 0) == (await database.count("runs"), await database.count("keys"))
 
 

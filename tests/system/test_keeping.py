@@ -14,7 +14,11 @@ from tests.system.log import Log
 from tests.system.processes import Crew
 
 
-@pytest.mark.parametrize("function", ["compute", "compute_in_a_thread"])
+@pytest.mark.parametrize(
+    ("function", "database"),
+    [("compute", "sqlite"), ("compute", "postgres"), ("compute_in_a_thread", "sqlite")],
+    indirect=["database"],
+)
 async def test_a_handler_that_computes_for_three_leases_keeps_its_run(
     app: App, crew: Crew, database: Database, log: Log, function: str
 ):

@@ -38,9 +38,11 @@ class TestOfEachKind:
                 database_at(url).query("insert into notes values ('mine')")
 
     def test_it_is_gone_afterwards(self, databases: Databases, kind: str, tmp_path: Path):
+        """A file at once; a database may be given to another test, and goes with its template."""
         with databases.temporary(kind) as url:
             database = database_at(url)
             database.query("select 1")
+        databases.close()
 
         if kind == "sqlite":
             assert not Path(url.removeprefix("sqlite:///")).exists()

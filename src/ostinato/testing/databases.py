@@ -54,7 +54,8 @@ class Databases:
 
     @contextmanager
     def temporary(self, kind: str, *, prepare: Prepare | None = None, folder: Path | None = None) -> Iterator[str]:
-        """The URL of a new database, which is gone after the block; a file stays in the folder that was given."""
+        """The URL of a database that is as new. After the block it is gone, or emptied for the next who asks; a file
+        stays in the folder that was given."""
         check_kind(kind)
         if kind == "sqlite":
             with self._file(prepare, folder) as url:
