@@ -4,6 +4,7 @@
     ├── ConfigError            a setting, URL or declaration that cannot work
     ├── StoreError             the database cannot do what was asked
     │   ├── NotMigrated        its schema is missing or too old
+    │   ├── LedgerMoved        a position that speaks of another cluster
     │   └── StoreUnavailable   it cannot be reached now
     ├── InvalidInput           input refused at the door; nothing was written
     ├── InvalidOption          an option refused at the door
@@ -11,6 +12,9 @@
     ├── UnknownRun             no such run
     ├── UnknownQueue           no such queue, here or in the database
     ├── UnknownSchedule        no such schedule in the database
+    ├── UnknownEvent           no such event in the ledger
+    ├── UnknownDrainer         no such drainer in the database
+    ├── UnknownSubscription    no such subscription in the database
     ├── QueueFull              the queue's cap on waiting runs is reached
     ├── KeyTaken               another run holds the key
     ├── IllegalMove            a run in this state cannot do that
@@ -49,6 +53,10 @@ class StoreError(OstinatoError):
 
 class NotMigrated(StoreError):
     """The database lacks Ostinato's tables, or has an older version of them."""
+
+
+class LedgerMoved(StoreError):
+    """A position in the ledger that speaks of another cluster's transactions."""
 
 
 class StoreUnavailable(StoreError):
@@ -110,6 +118,34 @@ class UnknownSchedule(OstinatoError, LookupError):
         close = get_close_matches(name, list(known), n=1)
         remedy = f"did you mean {close[0]!r}?" if close else "declare it with @app.cron and start a worker once"
         return cls(f"no schedule is named {name!r}; {remedy}")
+
+
+class UnknownEvent(OstinatoError, LookupError):
+    """The ledger has no event of this id."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(f"the ledger has no event {event_id!r}; perhaps retention has removed it")
+        self.event_id = event_id
+
+
+class UnknownDrainer(OstinatoError, LookupError):
+    """Nobody has declared a drainer of this name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        close = get_close_matches(name, list(known), n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "`ostinato drainers list` shows those there are"
+        super().__init__(f"no drainer is named {name!r}; {remedy}")
+        self.name = name
+
+
+class UnknownSubscription(OstinatoError, LookupError):
+    """No subscription has this name."""
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        close = get_close_matches(name, list(known), n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "`ostinato subscriptions list` shows those there are"
+        super().__init__(f"no subscription is named {name!r}; {remedy}")
+        self.name = name
 
 
 class QueueFull(OstinatoError):

@@ -203,6 +203,30 @@ class ScheduleBlocked(Event, frozen=True):
 E = TypeVar("E", bound=Event)
 
 
+class EventsDrained(Event, frozen=True):
+    """A drainer has dealt with a page of the ledger."""
+
+    drainer: str
+    processed: int
+    triggered: int = 0
+    parked: int = 0
+
+
+class DrainerHalted(Event, frozen=True):
+    """A drainer cannot go on past an event for now."""
+
+    drainer: str
+    event_id: str | None
+    error: str
+    retry_in: float
+
+
+class DrainerAsleep(Event, frozen=True):
+    """A drainer has read everything and waits for more."""
+
+    drainer: str
+
+
 class Telemetry:
     """Passes events on to whoever asked for their type."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..store.ports import CancelAsked, Listener, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal, Store
+from ..store.ports import CancelAsked, EventsRecorded, Listener, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal, Store
 from ..telemetry import ListeningChanged, NotificationReceived, Telemetry
 from .alarm import Alarm
 
@@ -21,6 +21,7 @@ class Wakeups:
         self._on_ended: list[Callable[[], None]] = []
         self._on_cancel: list[Callable[[], None]] = []
         self._on_schedules: list[Callable[[], None]] = []
+        self._on_events: list[Callable[[], None]] = []
 
     async def start(self) -> None:
         if self._listener is not None:
@@ -53,6 +54,9 @@ class Wakeups:
     def on_schedules_changed(self, listener: Callable[[], None]) -> None:
         self._on_schedules.append(listener)
 
+    def on_events_recorded(self, listener: Callable[[], None]) -> None:
+        self._on_events.append(listener)
+
     async def arm(self, topic: str) -> bool:
         return await self._listener.arm(topic) if self._listener is not None else False
 
@@ -77,6 +81,9 @@ class Wakeups:
             case CancelAsked():
                 self._received("cancel")
                 self._call(self._on_cancel)
+            case EventsRecorded():
+                self._received("ledger")
+                self._call(self._on_events)
             case SchedulesChanged():
                 self._received("schedules")
                 self._call(self._on_schedules)
@@ -86,6 +93,7 @@ class Wakeups:
                 self._call(self._on_ended)
                 self._call(self._on_cancel)
                 self._call(self._on_schedules)
+                self._call(self._on_events)
 
     def _received(self, channel: str) -> None:
         if self._telemetry.wants(NotificationReceived):

@@ -96,9 +96,46 @@ class ScheduleMoved(Struct, frozen=True):
     """The runs of the same commit that stand for the slots, inserted only if the schedule is moved."""
 
 
+class EventRecorded(Struct, frozen=True, omit_defaults=True, gc=False):
+    """A new event."""
+
+    id: str
+    type: str
+    payload: Raw
+    entity_type: str | None = None
+    entity_id: str | None = None
+    caused_by: str | None = None
+    run_id: str | None = None
+    source: str | None = None
+    occurred_at: str | None = None
+    idempotency_key: str | None = None
+    ordered: bool = False
+    """Holds the entity's lock until the commit, so that whoever asks for the same comes after it in the ledger."""
+
+
+class EventParked(Struct, frozen=True, omit_defaults=True, gc=False):
+    """An event that a subscription could not be given, or one that waits behind such an event of the same entity."""
+
+    subscription: str
+    sequence_no: int
+    event_id: str
+    code: str
+    message: str
+    entity_type: str | None = None
+    entity_id: str | None = None
+
+
+class CursorMoved(Struct, frozen=True):
+    """A drainer has dealt with events; only in the transaction that holds its row."""
+
+    drainer: str
+    position: str
+    processed: int
+
+
 Settlement = RunCompleted | RunSettled
 Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed
-Change = RunInserted | ScheduleMoved | Fenced
+Change = RunInserted | ScheduleMoved | EventRecorded | EventParked | CursorMoved | Fenced
 
 
 class Committed(Struct, frozen=True):
@@ -110,3 +147,5 @@ class Committed(Struct, frozen=True):
     """For inserted runs whose key was taken: the id asked for → the run that holds the key."""
     unmoved: frozenset[str] = frozenset()
     """Schedules that others had moved, changed or paused: nothing of theirs was written."""
+    recorded: dict[str, str] = {}
+    """For events whose idempotency key was used before: the id asked for → the event that has the key."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
 from msgspec import json
 
-from ..model.change import Change, Committed, RunCompleted, RunInserted
+from ..model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ..model.event import Page, Place, Position, Subscription, subscription_in
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
 from ..model.view import (
@@ -25,7 +27,7 @@ from ..model.view import (
 )
 from . import flows, walking
 from .flows import Cancellation, Flow, Row
-from .ports import DeclaredFunction, DeclaredQueue, Ended, Fence
+from .ports import DeclaredDrainer, DeclaredFunction, DeclaredQueue, Ended, Fence, Pass, Transaction
 
 T = TypeVar("T")
 
@@ -99,6 +101,17 @@ class FlowViews:
     def matching(self, state: State, where: Selection, *, limit: int) -> AsyncGenerator[list[str], None]:
         return walking.pages(self._read, state, where, limit=limit)
 
+    async def subscriptions_version(self) -> tuple[int, int]:
+        ((count, latest),) = await self._read("subscriptions_version")
+        return count, latest
+
+    async def subscriptions(self) -> list[Subscription]:
+        return [subscription_in(row) for row in await self._read("subscriptions")]
+
+    async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
+        rows = await self._read("parked_entities", names=flows.encoded(subscriptions))
+        return {(name, (kind, entity)) for name, kind, entity in rows}
+
     async def _read(self, block: str, **arguments: object) -> Sequence[Row]:
         return await self._store.read(flows.reading(block, **arguments))
 
@@ -130,6 +143,30 @@ class FlowStore(ABC):
     @abstractmethod
     def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
         """Claims runs in their order; suspects, one at a time."""
+
+    @abstractmethod
+    def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
+        """Records events; answers for those whose idempotency key was used before: the id asked for → the event that
+        has the key."""
+
+    @abstractmethod
+    def taking(self, name: str, limit: int) -> Flow[Page | None]:
+        """The next page of a drainer, which is ours until the transaction ends; None if another process holds it."""
+
+    @abstractmethod
+    def peeking(self, name: str) -> Flow[bool]:
+        """Whether there is something to read for a drainer, without taking it."""
+
+    @abstractmethod
+    def locating(self) -> Flow[Place]:
+        """Where the ledger is now."""
+
+    @abstractmethod
+    def reading_on(self, position: Position, limit: int) -> Flow[Page]:
+        """The next page for one who keeps the position himself."""
+
+    @abstractmethod
+    def begin(self, *, limit: float | None = None) -> AbstractAsyncContextManager[Transaction]: ...
 
     # --- commits
 
@@ -209,6 +246,36 @@ class FlowStore(ABC):
 
     async def declare(self, functions: Sequence[DeclaredFunction], queues: Sequence[DeclaredQueue]) -> None:
         await self.write(flows.declaring(functions, queues))
+
+    # --- the ledger
+
+    @asynccontextmanager
+    async def draining(self, name: str, limit: int) -> AsyncIterator[Pass | None]:
+        async with self.begin() as transaction:
+            page = await transaction.ask(self.taking(name, limit))
+            yield None if page is None else Pass(transaction, page)
+
+    async def undrained(self, name: str) -> bool:
+        return await self.read(self.peeking(name))
+
+    async def halt(self, name: str, *, event: str | None, error: str, delay: float) -> None:
+        halted = flows.reading("halt_drainer", name=name, event=event, error=error, delay=delay)
+        await self.write(halted, single=True)
+
+    async def declare_drainers(self, drainers: Sequence[DeclaredDrainer]) -> None:
+        place = await self.place()
+        declared = flows.reading("declare_drainers", drainers=flows.encoded(drainers), lineage=place.lineage)
+        await self.write(declared, single=True)
+
+    async def declare_subscriptions(self, subscriptions: Sequence[Subscription]) -> None:
+        declared = flows.reading("declare_subscriptions", subscriptions=flows.encoded(subscriptions))
+        await self.write(declared, single=True)
+
+    async def place(self) -> Place:
+        return await self.read(self.locating())
+
+    async def read_on(self, position: Position, limit: int) -> Page:
+        return await self.read(self.reading_on(position, limit))
 
     # --- schedules
 

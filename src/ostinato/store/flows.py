@@ -18,6 +18,9 @@ from ..model.change import (
     AttemptEnded,
     Change,
     Committed,
+    CursorMoved,
+    EventParked,
+    EventRecorded,
     Fenced,
     KeyFreed,
     RunCompleted,
@@ -61,9 +64,13 @@ class Dialect(Protocol):
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         """Completes runs; answers those for which the fence held, each once."""
 
+    def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
+        """Records events; answers for those whose idempotency key was used before: the id asked for → the event that
+        has the key."""
+
 
 def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
-    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, then new runs."""
+    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, new runs, then the ledger."""
     areas = _areas(changes)
     completed = areas.get(RunCompleted)
     refused = (yield from _completing(completed, dialect)) if completed else frozenset[str]()
@@ -72,7 +79,21 @@ def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
         return (yield from _firing(changes, refused, dialect))
     inserted = areas.get(RunInserted)
     existing = (yield from dialect.inserting(inserted)) if inserted else {}
-    return Committed(refused, existing)
+    recorded = (yield from _ledger(areas, dialect)) if _LEDGER & areas.keys() else {}
+    return Committed(refused, existing, recorded=recorded)
+
+
+def _ledger(areas: Mapping[type, list[Any]], dialect: Dialect) -> Flow[dict[str, str]]:
+    """New events, what could not be given to subscriptions, and how far drainers are."""
+    recorded = (yield from dialect.recording(areas[EventRecorded])) if EventRecorded in areas else {}
+    if parked := areas.get(EventParked):
+        yield Call("park_events", {"parked": encoded(parked)})
+    for moved in areas.get(CursorMoved, ()):
+        yield Call("move_drainer", structs.asdict(moved))
+    return recorded
+
+
+_LEDGER = {EventRecorded, EventParked, CursorMoved}
 
 
 def _areas(changes: Iterable[Change]) -> dict[type, list[Any]]:

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from ..errors import ConfigError
 from ..model.change import Change, Committed
 from ..model.diagnosis import FileFacts, MissingGrant, QueueHealth, ServerFacts, StrandedRuns
+from ..model.event import Page, Place, Position, Subscription
 from ..model.run import Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
 from ..model.view import (
@@ -70,6 +71,15 @@ class DeclaredQueue(Struct, frozen=True):
     max_waiting: int | None = None
 
 
+class DeclaredDrainer(Struct, frozen=True):
+    """A drainer as its code declares it, and where it begins if it is new."""
+
+    name: str
+    glob: str
+    origin: str
+    position: str
+
+
 # --- signals --------------------------------------------------------------------------------------------------------
 
 
@@ -93,6 +103,10 @@ class SchedulesChanged(Struct, frozen=True):
     """Somebody declared, paused or resumed schedules."""
 
 
+class EventsRecorded(Struct, frozen=True):
+    """There may be new events in the ledger."""
+
+
 class ListenerChanged(Struct, frozen=True):
     """Wake-ups work again (everything armed is to be armed anew, and what was missed is to be looked for), or do
     not."""
@@ -101,10 +115,13 @@ class ListenerChanged(Struct, frozen=True):
     why: str
 
 
-Signal = Rung | RunsEnded | CancelAsked | SchedulesChanged | ListenerChanged
+Signal = Rung | RunsEnded | CancelAsked | SchedulesChanged | EventsRecorded | ListenerChanged
 
 RESULTS = "r"
 """The topic of those who wait for results."""
+
+LEDGER = "e"
+"""The topic of those who wait for events."""
 
 
 def queue_topic(queue: str) -> str:
@@ -149,6 +166,9 @@ class Transaction(Protocol):
 
     async def apply(self, changes: Sequence[Change]) -> Committed:
         """Applies changes inside the transaction."""
+
+    async def ask(self, flow: Flow[T]) -> T:
+        """Executes a flow inside the transaction."""
 
     async def commit(self) -> None: ...
 
@@ -280,6 +300,14 @@ class Views(Protocol):
     async def schedules(self, name: str | None = None) -> list[ScheduleView]:
         """All schedules, or the one of that name."""
 
+    async def subscriptions_version(self) -> tuple[int, int]:
+        """Something that changes whenever a subscription does."""
+
+    async def subscriptions(self) -> list[Subscription]: ...
+
+    async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
+        """The entities of which these subscriptions have events parked."""
+
     async def functions(self) -> list[FunctionView]: ...
 
     async def function_names(self) -> list[str]: ...
@@ -321,7 +349,40 @@ class Schedules(Protocol):
         """Lets a paused schedule go on from its next slot; False when there is none of the name."""
 
 
-class Store(Commits, Claims, Leases, Verbs, Schedules, Protocol):
+class Pass(NamedTuple):
+    """A drainer that is ours until its transaction ends, and what it is to deal with next."""
+
+    transaction: Transaction
+    page: Page
+
+
+class Ledger(Protocol):
+    """Reading events in order. That they are recorded, and that a drainer moves on, are changes of commits."""
+
+    def draining(self, name: str, limit: int) -> AbstractAsyncContextManager[Pass | None]:
+        """The next events of a drainer in a transaction that holds it; None if another process holds it. Whoever
+        commits the transaction moves the drainer in it."""
+
+    async def undrained(self, name: str) -> bool:
+        """Whether there is something to read for a drainer."""
+
+    async def halt(self, name: str, *, event: str | None, error: str, delay: float) -> None:
+        """Notes that a drainer could not go on, and when it tries again."""
+
+    async def declare_drainers(self, drainers: Sequence[DeclaredDrainer]) -> None:
+        """Writes down what a starting worker declares. A drainer that is there keeps its position."""
+
+    async def declare_subscriptions(self, subscriptions: Sequence[Subscription]) -> None:
+        """Writes down what a starting worker declares. What an operator has switched off stays off."""
+
+    async def place(self) -> Place:
+        """Where the ledger is now."""
+
+    async def read_on(self, position: Position, limit: int) -> Page:
+        """The next events for one who keeps the position himself."""
+
+
+class Store(Commits, Claims, Leases, Verbs, Schedules, Ledger, Protocol):
     """A database."""
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import OstinatoError
 from ...ids import new_id
-from ..ports import CancelAsked, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal
+from ..ports import CancelAsked, EventsRecorded, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal
 from ..sql import Block
 from .errors import translated
 from .pool import Connection
@@ -162,6 +162,8 @@ class PostgresListener:
                 self._on_signal(RunsEnded(tuple(rest.split(","))))
             case "c":
                 self._on_signal(CancelAsked())
+            case "e":
+                self._on_signal(EventsRecorded())
             case "s":
                 self._on_signal(SchedulesChanged())
             case "p" if rest == self._token and self._probed and not self._probed.done():

@@ -12,14 +12,15 @@ import asyncpg
 from msgspec import json
 
 from ...errors import ConfigError, NotMigrated, StoreUnavailable
-from ...model.change import Change, Committed, RunCompleted, RunInserted
+from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ...model.event import Page, Place, Position
 from ...model.run import START, Claimed, Mark
 from ...shield import shielded
 from .. import flows, sql
 from ..base import FlowStore
 from ..flows import Call, Flow, Row
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
-from . import claiming
+from . import claiming, reading
 from .diagnosis import PostgresDiagnosis
 from .errors import RETRIABLE, translated, translated_from
 from .listener import PostgresListener
@@ -257,6 +258,10 @@ class PostgresStore(FlowStore):
     def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
         return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
 
+    def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
+        rows = yield Call("insert_events", {"events": flows.encoded(events), "ring": self.notify})
+        return {row[0]: row[1] for row in rows}
+
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         if len(changes) == 1 and self._is_plain(changes[0]) and (yield self._insert_one(changes[0])):
             return {}
@@ -293,6 +298,18 @@ class PostgresStore(FlowStore):
                 yield transaction
             finally:
                 await transaction.rollback()
+
+    def taking(self, name: str, limit: int) -> Flow[Page | None]:
+        return reading.taking(name, limit)
+
+    def peeking(self, name: str) -> Flow[bool]:
+        return reading.peeking(name)
+
+    def locating(self) -> Flow[Place]:
+        return reading.locating()
+
+    def reading_on(self, position: Position, limit: int) -> Flow[Page]:
+        return reading.reading_on(position, limit)
 
     async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
         refuse_other_dialect(caller, "postgresql")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...errors import TransactionMisused
 from ...model.change import Change, Committed
+from ..flows import Flow
 from .errors import translated
 from .pool import Connection
 
 if TYPE_CHECKING:
     from .store import PostgresStore
+
+T = TypeVar("T")
 
 
 class PostgresTransaction:
@@ -48,6 +51,10 @@ class PostgresTransaction:
     async def apply(self, changes: Sequence[Change]) -> Committed:
         with translated():
             return await self._store.execute(self._usable(), self._store.committing(changes))
+
+    async def ask(self, flow: Flow[T]) -> T:
+        with translated():
+            return await self._store.execute(self._usable(), flow)
 
     async def commit(self) -> None:
         self._usable()

@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...errors import ConfigError, QueueFull, UnknownFunction
-from ...model.change import Change, Committed, RunCompleted, RunInserted
+from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ...model.event import Page, Place, Position
 from ...model.run import Claimed, Mark
 from ...shield import shielded
 from .. import flows, migration, sql
 from ..base import FlowStore
 from ..flows import Call, Flow
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
-from . import claiming
+from . import claiming, reading
 from .connecting import PATIENCE, SYNCHRONOUS, Clock, check_version, connect, know_the_clock, wall_clock
 from .desk import Reader
 from .diagnosis import SqliteDiagnosis
@@ -170,6 +171,13 @@ class SqliteStore(FlowStore):
     def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
         return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
 
+    def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
+        given = flows.encoded([_occurrence(event) for event in events])
+        yield Call("insert_events", {"events": given})
+        if all(event.idempotency_key is None for event in events):
+            return {}
+        return {row[0]: row[1] for row in (yield Call("used_event_keys", {"events": given}))}
+
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         keyed = [change for change in changes if change.key is not None]
         held = (yield from _looking_for_keys(keyed)) if keyed else {}
@@ -191,6 +199,18 @@ class SqliteStore(FlowStore):
             yield transaction
         finally:
             await transaction.rollback()
+
+    def taking(self, name: str, limit: int) -> Flow[Page | None]:
+        return reading.taking(name, limit)
+
+    def peeking(self, name: str) -> Flow[bool]:
+        return reading.peeking(name)
+
+    def locating(self) -> Flow[Place]:
+        return reading.locating()
+
+    def reading_on(self, position: Position, limit: int) -> Flow[Page]:
+        return reading.paging(position, limit)
 
     async def apply_on(self, caller: Caller, changes: Sequence[Change]) -> Committed:
         refuse_other_dialect(caller, "sqlite")
@@ -283,6 +303,14 @@ def _request(change: RunInserted) -> Any:
         return change
     moment = (datetime.fromisoformat(change.run_at) - _EPOCH) // timedelta(microseconds=1)
     return {**msgspec.structs.asdict(change), "run_at": max(0, moment)}
+
+
+def _occurrence(event: EventRecorded) -> Any:
+    """The event with its moment in microseconds."""
+    if event.occurred_at is None:
+        return event
+    moment = (datetime.fromisoformat(event.occurred_at) - _EPOCH) // timedelta(microseconds=1)
+    return {**msgspec.structs.asdict(event), "occurred_at": moment}
 
 
 def load_blocks(schema: str) -> Mapping[str, sql.Block]:

@@ -19,6 +19,7 @@ from msgspec import json
 from ...errors import TransactionMisused
 from ...model.change import Change, Committed
 from ...shield import shielded
+from ..flows import Flow
 from .connecting import roll_back
 from .desk import Errand, Work
 from .loan import Loan
@@ -69,6 +70,9 @@ class SqliteTransaction:
 
     async def apply(self, changes: Sequence[Change]) -> Committed:
         flow = self._store.committing(changes)
+        return await self._ask(lambda connection: self._store.drive(connection, flow))
+
+    async def ask(self, flow: Flow[T]) -> T:
         return await self._ask(lambda connection: self._store.drive(connection, flow))
 
     async def commit(self) -> None:

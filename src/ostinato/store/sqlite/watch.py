@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
 
-from ..ports import CancelAsked, Rung, RunsEnded, SchedulesChanged, Signal
+from ..ports import CancelAsked, EventsRecorded, Rung, RunsEnded, SchedulesChanged, Signal
 
 FASTEST = 0.002
 SLOWEST = 0.050
 FAST_FOR = 10.0
 
-ANYTHING: tuple[Signal, ...] = (Rung(None), RunsEnded(None), CancelAsked())
+ANYTHING: tuple[Signal, ...] = (Rung(None), RunsEnded(None), CancelAsked(), EventsRecorded())
 
 _TELLING: dict[str, tuple[Signal, ...]] = {
     "insert_runs": (Rung(None),),
@@ -24,6 +24,7 @@ _TELLING: dict[str, tuple[Signal, ...]] = {
     "settle_runs": (Rung(None), RunsEnded(None)),
     "complete_runs": (RunsEnded(None),),
     "cancel_runs": (RunsEnded(None), CancelAsked()),
+    "insert_events": (EventsRecorded(),),
     "declare_schedules": (SchedulesChanged(),),
     "pause_schedule": (SchedulesChanged(),),
     "resume_schedule": (SchedulesChanged(),),

@@ -1,0 +1,178 @@
+"""What the built-in drainer does with events: it starts the runs that subscriptions ask for, and parks what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Raw, json
+
+from ..errors import ConfigError, InvalidInput
+from ..ids import new_id
+from ..model.change import Change, EventParked, EventRecorded, RunInserted
+from ..model.event import DISPATCH_FAILED, Event, Page, Subscription, Unsuitable
+from ..model.filter import compile_filter
+from ..model.glob import GlobIndex
+from ..model.mapper import compile_mapper
+from ..store.ports import Store, Transaction
+from .door import NO_OPTIONS, Door
+from .draining import Consumed, Trigger
+
+Entity = tuple[str, str]
+
+
+class Compiled(NamedTuple):
+    """A subscription that is ready to be asked. What does not compile here (an extra that is not installed, a later
+    version's syntax) is as unsuitable as an event that it refuses."""
+
+    given: Subscription
+    accepts: Callable[[Event], bool]
+    input_of: Callable[[Event], Any]
+
+    def concerns(self, event: Event) -> bool:
+        since = self.given.since_at
+        return event.sequence_no > self.given.since_sequence and (since is None or event.recorded_micros >= since)
+
+
+def compiled(subscription: Subscription) -> Compiled:
+    recipe = None if subscription.mapper is None else json.decode(subscription.mapper)
+    try:
+        accepts = compile_filter(subscription.filter) if subscription.filter else _accepts_all
+        return Compiled(subscription, accepts, compile_mapper(recipe) if recipe is not None else _payload)
+    except ConfigError as error:
+        return Compiled(subscription, _refusing(str(error)), _payload)
+
+
+def _accepts_all(event: Event) -> bool:
+    return True
+
+
+def _payload(event: Event) -> Any:
+    return event.payload
+
+
+def _refusing(message: str) -> Callable[[Event], bool]:
+    def refuse(event: Event) -> bool:
+        raise Unsuitable("subscription", message)
+
+    return refuse
+
+
+class Matching:
+    """All subscriptions that are switched on, found by an event's type."""
+
+    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
+        switched_on = [compiled(each) for each in subscriptions if each.enabled]
+        self._index = GlobIndex([(each.given.glob, each) for each in switched_on])
+        self.ordered = [each.given.name for each in switched_on if each.given.ordered]
+
+    def of(self, event: Event) -> list[Compiled]:
+        """Those that an event concerns, by name."""
+        found = [each for each in self._index.find(event.type) if each.concerns(event)]
+        found.sort(key=lambda each: each.given.name)
+        return found
+
+
+class Decisions:
+    """What follows from the events of one page."""
+
+    def __init__(self, matching: Matching, door: Door, known: frozenset[str], blocked: set[tuple[str, Entity]]) -> None:
+        self._matching, self._door, self._known, self._blocked = matching, door, known, blocked
+        self.changes: list[Change] = []
+        self.triggers: list[Trigger] = []
+        self.parked = 0
+
+    def decide(self, event: Event) -> None:
+        started: set[str] = set()
+        for subscription in self._matching.of(event):
+            try:
+                self._start(event, subscription, started)
+            except Unsuitable as error:
+                self._park(event, subscription.given, error)
+
+    def _start(self, event: Event, subscription: Compiled, started: set[str]) -> None:
+        given = subscription.given
+        if given.ordered and event.entity is not None and (given.name, event.entity) in self._blocked:
+            raise Unsuitable("behind", f"an earlier event of {event.entity_type} {event.entity_id} is parked")
+        if not subscription.accepts(event):
+            return
+        run = self.run_for(event, given.function, subscription.input_of(event))
+        if given.function not in started:  # one run per function and event
+            started.add(given.function)
+            self.changes.append(run)
+            self.triggers.append(Trigger(event.id, given.name, run.id))
+
+    def run_for(self, event: Event, function: str, value: Any) -> RunInserted:
+        if function not in self._known:
+            raise Unsuitable("unknown_function", f"no function is named {function!r}; start a worker that declares it")
+        options = NO_OPTIONS.changed(key=f"event:{event.id}", unique="forever")
+        try:
+            return self._door.one(function, (value,), {}, options, invoked_by=event.reason)
+        except InvalidInput as error:
+            raise Unsuitable("invalid_input", str(error)) from error
+
+    def _park(self, event: Event, subscription: Subscription, error: Unsuitable) -> None:
+        self.parked += 1
+        if subscription.ordered and event.entity is not None:
+            self._blocked.add((subscription.name, event.entity))
+        self.changes.append(
+            EventParked(
+                subscription=subscription.name,
+                sequence_no=event.sequence_no,
+                event_id=event.id,
+                code=error.code,
+                message=str(error),
+                entity_type=event.entity_type,
+                entity_id=event.entity_id,
+            )
+        )
+        if error.code != "behind" and event.type != DISPATCH_FAILED:  # what announces failures must not fail for ever
+            self.changes.append(_dispatch_failed(event, subscription, error))
+
+
+def _dispatch_failed(event: Event, subscription: Subscription, error: Unsuitable) -> EventRecorded:
+    payload = {
+        "event_id": event.id,
+        "event_type": event.type,
+        "subscription": subscription.name,
+        "function": subscription.function,
+        "code": error.code,
+        "message": str(error),
+    }
+    return EventRecorded(
+        id=new_id(),
+        type=DISPATCH_FAILED,
+        payload=Raw(json.encode(payload)),
+        entity_type=event.entity_type,
+        entity_id=event.entity_id,
+        caused_by=f"event:{event.id}",
+        source="ostinato",
+        idempotency_key=f"{DISPATCH_FAILED}:{subscription.name}:{event.id}",
+    )
+
+
+class Dispatcher:
+    """The consumer of the built-in drainer."""
+
+    def __init__(self, store: Store, door: Door, functions: Mapping[str, object]) -> None:
+        self._store, self._door, self._functions = store, door, functions
+        self._version: tuple[int, int] | None = None
+        self._matching = Matching(())
+        self._known: frozenset[str] = frozenset()
+
+    async def consume(self, transaction: Transaction, page: Page) -> Consumed:
+        await self.refresh()
+        blocked = await self._store.views.parked_entities(self._matching.ordered) if self._matching.ordered else set()
+        decisions = Decisions(self._matching, self._door, self._known, blocked)
+        for event in page.events:
+            decisions.decide(event)
+        return Consumed(decisions.changes, decisions.triggers, decisions.parked)
+
+    async def refresh(self) -> Matching:
+        """The subscriptions as they are now; compiled anew only if one has changed."""
+        views = self._store.views
+        if (version := await views.subscriptions_version()) != self._version:
+            subscriptions = await views.subscriptions()
+            self._matching, self._version = Matching(subscriptions), version
+        self._known = frozenset([*await views.function_names(), *self._functions])
+        return self._matching

@@ -1,0 +1,99 @@
+-- The ledger. Each block has a twin of the same name and parameters for PostgreSQL, except for reading in order, which is simple here, and
+-- for inserting, which takes two blocks.
+
+-- name: insert_events
+-- Numbers are given in the order of the array.
+insert into ostinato_events (id, type, entity_type, entity_id, payload, caused_by, run_id, source, occurred_at, recorded_at,
+                             idempotency_key)
+select json_extract(e.value, '$.id'), json_extract(e.value, '$.type'), json_extract(e.value, '$.entity_type'),
+       json_extract(e.value, '$.entity_id'), $json(e.value, payload), json_extract(e.value, '$.caused_by'),
+       json_extract(e.value, '$.run_id'), json_extract(e.value, '$.source'),
+       coalesce(json_extract(e.value, '$.occurred_at'), n.moment), n.moment, json_extract(e.value, '$.idempotency_key')
+from (select ostinato_now() as moment) n
+cross join json_each(:events) e
+where true
+order by e.key
+on conflict (idempotency_key) where idempotency_key is not null do nothing
+
+-- name: used_event_keys
+-- Of events that were not inserted: the id asked for, and the event that has the key.
+select json_extract(e.value, '$.id'), v.id
+from json_each(:events) e
+cross join ostinato_events v on v.idempotency_key = json_extract(e.value, '$.idempotency_key')
+where v.id <> json_extract(e.value, '$.id')
+
+-- name: park_events
+insert into ostinato_parked (subscription, sequence_no, event_id, entity_type, entity_id, code, message, parked_at)
+select json_extract(value, '$.subscription'), json_extract(value, '$.sequence_no'), json_extract(value, '$.event_id'),
+       json_extract(value, '$.entity_type'), json_extract(value, '$.entity_id'), json_extract(value, '$.code'),
+       json_extract(value, '$.message'), (select ostinato_now())
+from json_each(:parked)
+where true
+on conflict (subscription, sequence_no) do update set code = excluded.code, message = excluded.message, parked_at = excluded.parked_at
+
+-- name: move_drainer
+update ostinato_drainers
+set position = :position, processed = processed + :processed, last_drained_at = (select ostinato_now()), failures = 0, halted_on = null,
+    error = null, retry_at = null
+where name = :drainer
+
+-- name: find_drainer
+select position from ostinato_drainers where name = :name
+
+-- name: place
+-- The last number given, also if its event is gone by now.
+select coalesce((select seq from sqlite_sequence where name = 'ostinato_events'), 0)
+
+-- name: events_after
+select sequence_no, id, type, entity_type, entity_id, payload, caused_by, run_id, source, occurred_at, recorded_at, idempotency_key
+from ostinato_events
+where sequence_no > :last
+order by sequence_no
+limit :limit
+
+-- name: halt_drainer
+update ostinato_drainers
+set failures = failures + 1, halted_on = :event, error = :error,
+    retry_at = cast((select ostinato_now()) + 1000000 * :delay as integer)
+where name = :name
+
+-- name: declare_drainers
+-- One that is there keeps its position.
+insert into ostinato_drainers (name, glob, origin, position, lineage, created_at)
+select json_extract(value, '$.name'), json_extract(value, '$.glob'), json_extract(value, '$.origin'),
+       json_extract(value, '$.position'), :lineage, (select ostinato_now())
+from json_each(:drainers)
+where true
+on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
+where glob <> excluded.glob or origin <> excluded.origin
+
+-- name: subscriptions_version
+select count(*), coalesce(max(version), 0) from ostinato_subscriptions
+
+-- name: subscriptions
+select name, glob, function, filter, mapper, ordered, enabled, origin, since_sequence, since_at
+from ostinato_subscriptions
+order by name
+
+-- name: declare_subscriptions
+-- What an operator has switched off stays off, and where it began it goes on. Only what differs is written.
+insert into ostinato_subscriptions (name, glob, function, filter, mapper, ordered, enabled, origin, since_sequence, since_at, declared_at,
+                                    version)
+select json_extract(e.value, '$.name'), json_extract(e.value, '$.glob'), json_extract(e.value, '$.function'),
+       json_extract(e.value, '$.filter'), nullif($json(e.value, mapper), 'null'), coalesce(json_extract(e.value, '$.ordered'), 0),
+       coalesce(json_extract(e.value, '$.enabled'), 1), json_extract(e.value, '$.origin'),
+       json_extract(e.value, '$.since_sequence'), json_extract(e.value, '$.since_at'), n.moment,
+       (select coalesce(max(version), 0) from ostinato_subscriptions) + 1 + e.key
+from (select ostinato_now() as moment) n
+cross join json_each(:subscriptions) e
+where true
+on conflict (name) do update
+set glob = excluded.glob, function = excluded.function, filter = excluded.filter, mapper = excluded.mapper, ordered = excluded.ordered,
+    origin = excluded.origin, declared_at = excluded.declared_at, version = excluded.version
+where glob <> excluded.glob or function <> excluded.function or filter is not excluded.filter or mapper is not excluded.mapper
+      or ordered <> excluded.ordered or origin <> excluded.origin
+
+-- name: parked_entities
+select distinct subscription, entity_type, entity_id
+from ostinato_parked
+where subscription in (select value from json_each(:names)) and entity_id is not null
