@@ -15,6 +15,8 @@ OSTINATO_QUIET = Entrant("ostinato, no wake-ups", "ostinato", wake_ups=False)
 BARE = Entrant("bare loop", "bare")
 BARE_QUIET = Entrant("bare loop, no wake-ups", "bare", wake_ups=False)
 BARE_JSON = Entrant("bare loop, one JSON parameter", "bare-json", wake_ups=False)
+LEDGER = Entrant("ostinato", "ostinato-ledger")
+BARE_EVENTS = Entrant("bare inserts", "bare-events")
 PEER_ENTRANTS = tuple(Entrant(peer.label, peer.name, peer=peer) for peer in PEERS)
 
 LESS_IS_BETTER = ("p50_ms", "p99_ms", "rss_mb")
@@ -89,9 +91,15 @@ def measures(sizes: Sizes) -> list[Measure]:
         *draining("postgres", sizes, Bar(at_least=0.6, goal=0.8)),
         picking_up("postgres", Bar(at_most=1.5)),
         *producing(sizes, Bar(at_least=0.9)),
+        *recording("postgres", sizes, Bar(at_least=0.4)),
+        *draining_the_ledger("postgres", sizes, Bar(at_least=20_000)),
+        dispatching("postgres", sizes, Bar(at_most=25)),
         *enqueueing("sqlite", sizes, singly=None, in_bulk=None),
         *draining("sqlite", sizes, Bar(at_least=0.4)),
         picking_up("sqlite", None),
+        *recording("sqlite", sizes, Bar(at_least=0.4)),
+        *draining_the_ledger("sqlite", sizes, Bar(at_least=20_000)),
+        dispatching("sqlite", sizes, Bar(at_most=25)),
         *beside_peers(),
     ]
 
@@ -152,6 +160,43 @@ def producing(sizes: Sizes, bar: Bar) -> list[Measure]:
             samples.producers_beside_a_worker, entrants, comparisons,
         ),
     ]  # fmt: skip
+
+
+def recording(store: StoreName, sizes: Sizes, in_bulk: Bar) -> list[Measure]:
+    return [
+        Measure(
+            "record", store, "record singly", RATE, samples.record_singly,
+            (LEDGER, BARE_EVENTS),
+            (Comparison("rate", LEDGER, BARE_EVENTS),),
+        ),
+        Measure(
+            "record-bulk", store, f"record {sizes.bulk:,} in batches of {sizes.batch:,}", RATE, samples.record_in_bulk,
+            (LEDGER, BARE_EVENTS),
+            (Comparison("rate", LEDGER, BARE_EVENTS, in_bulk),),
+        ),
+    ]  # fmt: skip
+
+
+def draining_the_ledger(store: StoreName, sizes: Sizes, bar: Bar) -> list[Measure]:
+    comparisons = (Comparison("rate", LEDGER, None, bar),)
+    return [
+        Measure(
+            "ledger-drain", store, f"drain {sizes.ledger:,} events against 1 subscription", RATE,
+            samples.drain_ledger, (LEDGER,), comparisons,
+        ),
+        Measure(
+            "ledger-drain-many", store, f"drain {sizes.ledger:,} events against 1,000 subscriptions", RATE,
+            samples.drain_ledger_against_many, (LEDGER,), comparisons,
+        ),
+    ]  # fmt: skip
+
+
+def dispatching(store: StoreName, sizes: Sizes, bar: Bar) -> Measure:
+    return Measure(
+        "dispatch", store, f"event to run start at {sizes.dispatch_rate} events/s", PICK_UP, samples.dispatch,
+        (LEDGER,),
+        (Comparison("p99_ms", LEDGER, None, bar),),
+    )  # fmt: skip
 
 
 def beside_peers() -> list[Measure]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from bench.claims import measure_claims
 from bench.contenders import Contender, Handler, StoreName, Target, contender
+from bench.ledger import LEDGER_ROLES
 
 Result = dict[str, Any]
 
@@ -207,6 +208,7 @@ def memory() -> dict[str, float]:
 ROLES: dict[str, Role] = {
     role.__name__: role
     for role in (
-        migrate, enqueue_singly, enqueue_in_bulk, produce, drain, pick_up, send_now_and_then, work, measure_claims
+        migrate, enqueue_singly, enqueue_in_bulk, produce, drain, pick_up, send_now_and_then, work, measure_claims,
+        *LEDGER_ROLES,
     )
 }  # fmt: skip

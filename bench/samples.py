@@ -6,6 +6,7 @@ from statistics import median, quantiles
 from bench.arenas import Arena
 from bench.children import children, perform
 from bench.contenders import Target
+from bench.ledger import MATCHING
 from bench.peers import Peer
 from bench.roles import WARM_UPS, Result, Task
 from bench.sizes import Sizes
@@ -143,6 +144,63 @@ async def _produce(arena: Arena, entrant: Entrant, url: str, sizes: Sizes) -> Sa
         results = [await child.result() for child in started]
     seconds = (max(r["ended_ns"] for r in results) - min(r["started_ns"] for r in results)) / 1e9
     return {"rate": sizes.producers * sizes.per_producer / seconds}
+
+
+async def record_singly(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        result = await perform(entrant.task(arena, url, "record_singly", count=sizes.singles))
+    _check_all_recorded(entrant, result, sizes.singles + WARM_UPS)
+    return {"rate": sizes.singles / result["seconds"]}
+
+
+async def record_in_bulk(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        options = {"count": sizes.bulk, "batch": sizes.batch}
+        result = await perform(entrant.task(arena, url, "record_in_bulk", **options))
+    _check_all_recorded(entrant, result, sizes.bulk + WARM_UPS)
+    return {"rate": sizes.bulk / result["seconds"]}
+
+
+def _check_all_recorded(entrant: Entrant, result: Result, count: int) -> None:
+    if result["recorded"] != count:
+        raise AssertionError(f"{entrant.label} has {result['recorded']} events of the {count} it was given")
+
+
+async def drain_ledger(arena: Arena, entrant: Entrant, sizes: Sizes, *, subscriptions: int = 1) -> Sample:
+    """One event in a hundred matches one of the subscriptions, and starts a run."""
+    async with arena.fresh(entrant.contender) as url:
+        options = {"count": sizes.ledger, "batch": sizes.batch, "subscriptions": subscriptions}
+        _check_all_recorded(entrant, await perform(entrant.task(arena, url, "fill_ledger", **options)), sizes.ledger)
+        await arena.settle(url)
+        result = await perform(entrant.task(arena, url, "drain_ledger"))
+    if (result["drained"], result["started"]) != (sizes.ledger, sizes.ledger // MATCHING):
+        raise AssertionError(f"{entrant.label} drained {result['drained']} and started {result['started']}")
+    return {"rate": sizes.ledger / result["seconds"]}
+
+
+async def drain_ledger_against_many(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    return await drain_ledger(arena, entrant, sizes, subscriptions=1000)
+
+
+async def dispatch(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    """From the call of record in one process to the entry into the run that the event starts in another."""
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        count = sizes.dispatches + WARM_UPS
+        worker_task = entrant.task(arena, url, "serve_events", count=count)
+        sender_task = entrant.task(arena, url, "record_at_a_rate", count=count, rate=sizes.dispatch_rate)
+        async with children(worker_task, sender_task) as (worker, sender):
+            await worker.go()
+            await sender.go()
+            sent = await sender.result()
+            await worker.ready()
+            await worker.go()
+            result = await worker.result()
+    if result["started"] != count:
+        raise AssertionError(f"{entrant.label} started {result['started']} runs for {count} events")
+    return _latencies(sent, result["entered_ns"])
 
 
 async def claims(arena: Arena, entrant: Entrant, sizes: Sizes) -> dict[str, Series]:

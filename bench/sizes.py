@@ -21,6 +21,9 @@ class Sizes:
     per_producer: int = 200
     pinned_runs: int = 30_000
     pinned_steps: int = 10
+    ledger: int = 100_000
+    dispatches: int = 1_000
+    dispatch_rate: int = 100
 
 
 FULL = Sizes()
@@ -34,4 +37,6 @@ QUICK = Sizes(
     pick_ups=40,
     per_producer=25,
     pinned_runs=3_000,
+    ledger=20_000,
+    dispatches=200,
 )

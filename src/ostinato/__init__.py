@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UnknownFunction,
     )
     from .function import Function
+    from .model.event import Event
     from .model.retry import Retry
     from .resources.runs import Handle
 
@@ -35,6 +36,7 @@ __all__ = [
     "App",
     "Cancel",
     "ConfigError",
+    "Event",
     "Fatal",
     "Function",
     "Handle",
@@ -59,6 +61,7 @@ __all__ = [
 
 _HOMES = {
     "App": ".app",
+    "Event": ".model.event",
     "Function": ".function",
     "Handle": ".resources.runs",
     "Queue": ".config",

@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import inspect
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, overload
 
 from . import config
 from .clock import Duration, seconds
+from .codec import payload_type
 from .config import Queue, Retention, Settings
+from .engine.consumers import specify_drainer
 from .engine.door import NO_OPTIONS, PRIORITIES
-from .engine.registry import FunctionSpec, Middleware, Registry, specify
+from .engine.draining import PAGE
+from .engine.recording import EMPTY, RecordOptions, event_type
+from .engine.registry import FunctionSpec, Middleware, Registry, StartAt, specify
 from .engine.scheduling import plan
 from .engine.site import Site
+from .engine.subscribing import origin_of, subscription
 from .engine.transaction import Tx
 from .engine.worker import Worker
 from .errors import ConfigError
@@ -24,9 +31,12 @@ from .function import Function
 from .integrations.connections import caller_of
 from .model.retry import Retry
 from .resources.doctor import Doctor
+from .resources.drainers import Drainers
+from .resources.events import Events
 from .resources.queues import Queues
 from .resources.runs import Handle, Runs
 from .resources.schedules import Schedules
+from .resources.subscriptions import Subscriptions
 from .resources.workers import Workers
 from .store.ports import Migrations, Store
 from .telemetry import Telemetry, log_to, logger
@@ -72,10 +82,13 @@ class App:
             self.settings, self.registry, self.telemetry, make_store=lambda: make_store(self.settings), adapt=caller_of
         )
         self.runs = Runs(self._site)
+        self.events = Events(self._site)
         self.queues = Queues(self._site, self.runs)
         self.workers = Workers(self._site)
         self.doctor = Doctor(self._site)
         self.schedules = Schedules(self._site, self.runs)
+        self.drainers = Drainers(self._site)
+        self.subscriptions = Subscriptions(self._site)
         self._metrics: Metrics | None = None
         self._logged = False
 
@@ -96,6 +109,7 @@ class App:
         /,
         *,
         name: str | None = None,
+        on: str | Sequence[str] | None = None,
         queue: str | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,
@@ -104,14 +118,19 @@ class App:
     ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
     def function(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """Declares a function. Its input is what the handler's parameters say."""
+        """Declares a function. Its input is what the handler's parameters say. Events that `on=` means, a glob or
+        several, start it with their payload."""
         if handler is None:
             return lambda handler: self._declare(handler, **options)
         return self._declare(handler)
 
-    def _declare(self, handler: Callable[..., Any], **options: Any) -> Function[..., Any]:
+    def _declare(
+        self, handler: Callable[..., Any], *, on: str | Sequence[str] | None = None, **options: Any
+    ) -> Function[..., Any]:
         spec = self._specify(handler, **options)
-        self.registry.add(spec)
+        globs = [on] if isinstance(on, str) else on or ()
+        origin = origin_of(spec, spec.name, "")
+        self.registry.add(spec, [subscription(glob, spec.name, spec.input.schema, origin=origin) for glob in globs])
         return Function(spec, self.runs)
 
     def _specify(
@@ -198,6 +217,72 @@ class App:
             raise ConfigError(f"function {handler.name!r} is declared already; give {min(options)}= to @app.function")
         return handler
 
+    def subscribe(
+        self,
+        glob: str,
+        function: Function[..., Any] | str,
+        /,
+        *,
+        filter: str | None = None,  # noqa: A002 - what it is called everywhere
+        map: Mapping[str, Any] | None = None,  # noqa: A002
+        name: str | None = None,
+        ordered: bool = False,
+        enabled: bool = True,
+        start_at: StartAt = "now",
+    ) -> None:
+        """Declares that events start a function: those that the glob means and the filter accepts, with the input that
+        the mapper makes of them, or with their payload.
+
+        >>> app = App("sqlite:///radio.db")
+        >>> @app.function
+        ... async def reprice(sku: str): ...
+        >>> app.subscribe("price.*", reprice, filter="event.payload.delta > 5", map={"sku": "$.entity_id"})
+        """
+        spec = self._subscribed(function)
+        called = function if isinstance(function, str) else function.name
+        module = sys._getframe(1).f_globals.get("__name__", "")
+        declared = subscription(
+            glob,
+            called,
+            spec.input.schema if spec else None,
+            filter=filter,
+            map=map,
+            name=name,
+            ordered=ordered,
+            enabled=enabled,
+            start_at=start_at,
+            origin=origin_of(spec, called, module),
+        )
+        self.registry.add_subscriptions([declared])
+
+    def _subscribed(self, function: Function[..., Any] | str) -> FunctionSpec | None:
+        """The function that a subscription starts, unless others declare it, or it is declared later."""
+        if isinstance(function, str):
+            return self.registry.get(function)
+        if not isinstance(function, Function):
+            raise ConfigError(f"app.subscribe: {function!r} is no function; declare it with @app.function, or name one")
+        if self.registry.get(function.name) is not function.spec:
+            raise ConfigError(f"function {function.name!r} belongs to another app; subscribe it there, or by its name")
+        return function.spec
+
+    def drainer(
+        self, name: str, /, *, on: str = "**", start_at: StartAt = "beginning", batch: int = PAGE
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Declares a handler of events, which gets those that the glob means, in order and in batches, with a
+        transaction in which its effects and the drainer's position are committed together.
+
+        >>> app = App("sqlite:///radio.db")
+        >>> @app.drainer("billing", on="invoice.*")
+        ... async def billing(tx, events):
+        ...     await tx.execute("update totals set invoices = invoices + $1", len(events))
+        """
+
+        def drain(handler: Callable[..., Any]) -> Callable[..., Any]:
+            self.registry.add_drainer(specify_drainer(handler, name=name, on=on, start_at=start_at, batch=batch))
+            return handler
+
+        return drain
+
     def middleware(self, around: Middleware) -> Middleware:
         """Declares what goes around every handler: `async def timed(run, call_next): return await call_next()`."""
         if not inspect.iscoroutinefunction(around):
@@ -225,6 +310,58 @@ class App:
         """Enqueues many runs by the function's name, all or none."""
         source = options.pop("source", "api")
         return await self.runs.enqueue_many(function, inputs, NO_OPTIONS.changed(**options), source=source)
+
+    # --- recording
+
+    def event(self, type: str, payload: Any = None, /) -> Any:  # noqa: A002 - what it is called everywhere
+        """Declares what the payloads of a type of events look like: a struct, dataclass, TypedDict, pydantic model or
+        any other type. Others are refused at the door. Also as a decorator of the payload's class.
+
+        >>> app = App("sqlite:///radio.db")
+        >>> app.event("price.changed", dict[str, float])
+        dict[str, float]
+        """
+        if payload is None:
+            return lambda payload: self.event(type, payload)
+        self.registry.add_event(event_type(type), payload_type(payload, name=type))
+        return payload
+
+    async def record(
+        self,
+        type: str,  # noqa: A002 - what it is called everywhere
+        payload: Any = EMPTY,
+        /,
+        *,
+        entity: tuple[str, str] | None = None,
+        idempotency_key: str | None = None,
+        caused_by: str | None = None,
+        source: str | None = None,
+        occurred_at: datetime | None = None,
+        ordered: bool = False,
+        conn: object | None = None,
+    ) -> str:
+        """Records an event; answers its id, or that of the event that has its idempotency key. With `ordered` it holds
+        the entity's lock until the commit, so that whoever asks for the same comes after it."""
+        options = RecordOptions(entity, idempotency_key, caused_by, source, occurred_at, ordered)
+        return await self.events.record(type, payload, options, conn=conn)
+
+    async def record_many(
+        self,
+        type: str,  # noqa: A002 - what it is called everywhere
+        events: Iterable[Mapping[str, Any]],
+        /,
+        *,
+        entity: tuple[str, str] | None = None,
+        caused_by: str | None = None,
+        source: str | None = None,
+        occurred_at: datetime | None = None,
+        ordered: bool = False,
+        conn: object | None = None,
+    ) -> list[str]:
+        """Records many events of a type, all or none: each is a mapping with `payload` and what `record` takes by name.
+        What is given here goes for all that do not say otherwise. Answers their ids in the order given."""
+        options = RecordOptions(entity, None, caused_by, source, occurred_at, ordered)
+        return await self.events.record_many(type, events, options, conn=conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Tx]:

@@ -153,6 +153,29 @@ class InputType:
     schema: Raw | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PayloadType:
+    """What the payloads of a type of events look like."""
+
+    check: Callable[[bytes], object]
+    """Decodes the payload, or raises InvalidInput."""
+    schema: Raw | None = None
+
+
+def payload_type(annotation: Any, *, name: str) -> PayloadType:
+    """Reads what payloads look like from a struct, dataclass, TypedDict, pydantic model or any other type."""
+    what = f"payload of {name!r}"
+    decode = _decoder(annotation, what)
+
+    def check(raw: bytes) -> object:
+        try:
+            return decode(raw)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise _mismatch(error, what) from error
+
+    return PayloadType(check, _schema(annotation))
+
+
 def input_type(handler: Callable[..., Any], *, name: str) -> InputType:
     """Reads how a handler takes its input from its signature."""
     hints = _hints(handler, name)
@@ -219,13 +242,14 @@ def _keyword_input(
     takes_more = len(named) < len(parameters)
     fields = [_field(parameter, hints) for parameter in named]
     struct = msgspec.defstruct(f"input of {name}", fields, kw_only=True, forbid_unknown_fields=not takes_more)
-    check, decode = _checker(struct, name), _decoder(struct, name)
+    what = f"input of {name!r}"
+    check, decode = _checker(struct, name), _decoder(struct, f"function {name!r}: its input")
 
     def keywords(raw: bytes) -> dict[str, Any]:
         try:
             known = asdict(decode(raw))
         except (msgspec.MsgspecError, ValueError) as error:
-            raise _mismatch(error, name) from error
+            raise _mismatch(error, what) from error
         return {**msgspec.json.decode(raw), **known} if takes_more else known
 
     return InputType(takes_run, _keyword_call(keywords, takes_run, bool(parameters)), check, None, _schema(struct))
@@ -251,30 +275,31 @@ def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any,
 
 def _checker(annotation: Any, name: str) -> Callable[[Any], Any]:
     """A decoder that speaks of the function and the field."""
-    decode = _decoder(annotation, name)
+    what = f"input of {name!r}"
+    decode = _decoder(annotation, f"function {name!r}: its input")
 
     def check(raw: bytes | str) -> Any:
         try:
             return decode(raw)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise _mismatch(error, name) from error
+            raise _mismatch(error, what) from error
 
     return check
 
 
-def _decoder(annotation: Any, name: str) -> Callable[[Any], Any]:
+def _decoder(annotation: Any, what: str) -> Callable[[Any], Any]:
     validate = getattr(annotation, "model_validate_json", None)
     if validate is not None:
         return validate  # type: ignore[no-any-return]
     try:
         return msgspec.json.Decoder(annotation).decode
     except TypeError as error:
-        raise ConfigError(f"function {name!r}: its input cannot be read from JSON: {error}") from error
+        raise ConfigError(f"{what} cannot be read from JSON: {error}") from error
 
 
-def _mismatch(error: Exception, name: str) -> InvalidInput:
+def _mismatch(error: Exception, what: str) -> InvalidInput:
     text, path = _describe(error)
-    return InvalidInput(f"input of {name!r}: {text}", path=path)
+    return InvalidInput(f"{what}: {text}", path=path)
 
 
 def _describe(error: Exception) -> tuple[str, str]:

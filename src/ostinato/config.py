@@ -30,20 +30,31 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long ended runs are kept, by state; None keeps them for ever."""
+    """How long ended runs are kept, by state, and events; None keeps them for ever.
+
+    Events that a drainer has not read yet are kept beyond that: for as long as `unread_events` says.
+    """
 
     completed: Duration | None = "7d"
     failed: Duration | None = "30d"
     cancelled: Duration | None = "7d"
+    events: Duration | None = None
+    unread_events: Duration | None = None
 
     def __post_init__(self) -> None:
-        for state in ("completed", "failed", "cancelled"):
-            object.__setattr__(self, state, _keep(getattr(self, state), f"retention of {state}"))
+        for kept in self.__slots__:
+            object.__setattr__(self, kept, _keep(getattr(self, kept), f"retention of {kept}"))
 
     def limits(self) -> dict[str, float]:
         """The states that are not kept for ever → seconds."""
         given = {"completed": self.completed, "failed": self.failed, "cancelled": self.cancelled}
         return {state: seconds(keep) for state, keep in given.items() if keep is not None}
+
+    def events_limit(self) -> tuple[float, float | None] | None:
+        """Seconds for which events are kept, and those for which they are kept if they are unread; None: for ever."""
+        if self.events is None:
+            return None
+        return seconds(self.events), None if self.unread_events is None else seconds(self.unread_events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +236,14 @@ def _whole(raw: Any, what: str) -> int:
 
 
 def retention_from(raw: Any, name: str = "retention") -> Retention:
-    """Retention from `{"completed": "7d", "failed": None}`, one duration for all, or `"forever"`."""
+    """Retention from `{"completed": "7d", "failed": None}`, one duration for all runs, or `"forever"`. How long events
+    are kept is only said by their name."""
     if isinstance(raw, Retention):
         return raw
     if isinstance(raw, Mapping):
-        if unknown := set(raw) - {"completed", "failed", "cancelled"}:
-            raise ConfigError(f"{name}: {sorted(unknown)} cannot be kept; name completed, failed or cancelled")
+        if unknown := set(raw) - set(Retention.__slots__):
+            known = ", ".join(Retention.__slots__)
+            raise ConfigError(f"{name}: {sorted(unknown)} cannot be kept; what can be is {known}")
         return Retention(**raw)
     keep = _keep(raw, name)
     return Retention(keep, keep, keep)

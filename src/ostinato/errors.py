@@ -13,8 +13,10 @@
     ├── UnknownQueue           no such queue, here or in the database
     ├── UnknownSchedule        no such schedule in the database
     ├── UnknownEvent           no such event in the ledger
+    ├── AppendOnly             events are never changed or deleted
     ├── UnknownDrainer         no such drainer in the database
     ├── UnknownSubscription    no such subscription in the database
+    ├── StaleToken             acknowledged before, or of a place where the drainer is not any more
     ├── QueueFull              the queue's cap on waiting runs is reached
     ├── KeyTaken               another run holds the key
     ├── IllegalMove            a run in this state cannot do that
@@ -128,6 +130,10 @@ class UnknownEvent(OstinatoError, LookupError):
         self.event_id = event_id
 
 
+class AppendOnly(OstinatoError):
+    """Somebody tried to change or delete events of the ledger; nothing was changed."""
+
+
 class UnknownDrainer(OstinatoError, LookupError):
     """Nobody has declared a drainer of this name."""
 
@@ -146,6 +152,10 @@ class UnknownSubscription(OstinatoError, LookupError):
         remedy = f"did you mean {close[0]!r}?" if close else "`ostinato subscriptions list` shows those there are"
         super().__init__(f"no subscription is named {name!r}; {remedy}")
         self.name = name
+
+
+class StaleToken(OstinatoError):
+    """What a token acknowledges was acknowledged before, or the drainer has been put elsewhere since."""
 
 
 class QueueFull(OstinatoError):

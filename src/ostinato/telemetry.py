@@ -171,6 +171,12 @@ class RunsPruned(Event, frozen=True):
     count: int
 
 
+class EventsPruned(Event, frozen=True):
+    """Events were removed from the ledger, since they had been kept long enough."""
+
+    count: int
+
+
 class ScheduleFired(Event, frozen=True):
     """A run was started for a slot of a schedule, `late` seconds after it, or by hand."""
 
@@ -201,6 +207,13 @@ class ScheduleBlocked(Event, frozen=True):
 
 
 E = TypeVar("E", bound=Event)
+
+
+class SubscriptionCaughtUp(Event, frozen=True):
+    """A subscription that begins in the past was given what was in the ledger when it came."""
+
+    subscription: str
+    events: int
 
 
 class EventsDrained(Event, frozen=True):
@@ -301,10 +314,14 @@ _LOGGED: dict[type[Event], tuple[int, str]] = {
     ListeningChanged: (logging.WARNING, "listening_changed"),
     StoreTroubled: (logging.WARNING, "store_troubled"),
     RunsPruned: (logging.DEBUG, "runs_pruned"),
+    EventsPruned: (logging.DEBUG, "events_pruned"),
+    SubscriptionCaughtUp: (logging.INFO, "subscription_caught_up"),
     ScheduleFired: (logging.INFO, "schedule_fired"),
     ScheduleMissed: (logging.WARNING, "schedule_missed"),
     ScheduleBlocked: (logging.WARNING, "schedule_blocked"),
     MetricsServed: (logging.INFO, "metrics_served"),
+    EventsDrained: (logging.DEBUG, "events_drained"),
+    DrainerHalted: (logging.WARNING, "drainer_halted"),
 }
 
 

@@ -36,6 +36,12 @@ class Scene:
     async def enqueue_many(self, inputs: Any, **options: Any) -> Any:
         return await done(self._verbs.enqueue_many("mail", inputs, conn=self.held.conn, **options))
 
+    async def record(self, payload: Any = None, **options: Any) -> Any:
+        return await done(self._verbs.record("it.happened", payload, conn=self.held.conn, **options))
+
+    async def record_many(self, events: Any, **options: Any) -> Any:
+        return await done(self._verbs.record_many("it.happened", events, conn=self.held.conn, **options))
+
     async def commit(self) -> None:
         await done(self.held.commit())
 

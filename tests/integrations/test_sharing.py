@@ -16,15 +16,24 @@ from tests.integrations.scenes import Scene, play
 AWKWARD = "100 % of 'Ünïcödé' \\ \"quotes\" %s %(id)s :id $1 ? {} 🎵"
 
 
+def recorded(database: Database) -> list[str]:
+    return [row[0] for row in database.query("select id from ostinato_events order by sequence_no")]
+
+
 def keys(database: Database) -> list[Any]:
     return [row[0] for row in database.query("select key from ostinato_keys order by key")]
 
 
 async def test_a_commit_keeps_all_of_it(app: App, database: Database, library: Library):
-    """One run, many, and one with a key, with the user's row."""
+    """One run, many, and one with a key, and events, with the user's row."""
+    events: list[str] = []
 
     async def work(scene: Scene) -> list[str]:
         await scene.note("mine")
+        events.append(await scene.record({"text": AWKWARD}, entity=("order", AWKWARD), idempotency_key="once"))
+        assert await scene.record(idempotency_key="once") == events[0]
+        events.extend(await scene.record_many([{"payload": 1}, {"source": "b"}], ordered=True, entity=("order", "1")))
+        assert recorded(database) == []  # as others see it
         handles = [await scene.enqueue("mail", {"to": "Ada"}), *await scene.enqueue_many([{"to": "Bo"}, {"to": "Cy"}])]
         handles.append(await scene.enqueue("mail", {"to": "Di"}, key="di"))
         assert all(handle.created for handle in handles)
@@ -37,31 +46,40 @@ async def test_a_commit_keeps_all_of_it(app: App, database: Database, library: L
     assert await states(app) == {"ready": 4}
     assert notes(database) == ["mine"]
     assert keys(database) == ["di"]
+    assert recorded(database) == events
+    event = await app.events.get(events[0])
+    assert (event.payload, event.entity) == ({"text": AWKWARD}, ("order", AWKWARD))
 
 
 async def test_a_rollback_leaves_nothing_behind(app: App, database: Database, library: Library):
-    """No run, no key and no row; and the key is free."""
+    """No run, no event, no key and no row; and the key is free."""
 
     async def work(scene: Scene) -> None:
         await scene.note("mine")
+        await scene.record(idempotency_key="k")
+        await scene.record_many([{}, {}])
         await scene.enqueue()
         await scene.enqueue_many([{}, {}])
         await scene.enqueue(key="k")
         await scene.rollback()
 
     await play(library, app, work)
-    assert (await states(app), notes(database), keys(database)) == ({}, [], [])
+    assert (await states(app), notes(database), keys(database), recorded(database)) == ({}, [], [], [])
     assert (await app.enqueue("mail", key="k")).created
 
 
 async def test_a_rollback_to_a_savepoint_leaves_nothing_behind(app: App, database: Database, library: Library):
     """What was before it, and after it, stays."""
 
+    events: list[str] = []
+
     async def work(scene: Scene) -> list[str]:
         await scene.note("before")
         before = await scene.enqueue(key="before")
+        events.append(await scene.record("before"))
         await scene.savepoint()
         await scene.note("inside")
+        await scene.record("inside", idempotency_key="k")
         await scene.enqueue()
         await scene.enqueue_many([{}, {}])
         inside = await scene.enqueue(key="k")
@@ -69,6 +87,7 @@ async def test_a_rollback_to_a_savepoint_leaves_nothing_behind(app: App, databas
         after = await scene.enqueue(key="k")
         assert after.created
         assert after.id != inside.id
+        events.append(await scene.record("after", idempotency_key="k"))
         await scene.commit()
         return [before.id, after.id]
 
@@ -76,6 +95,7 @@ async def test_a_rollback_to_a_savepoint_leaves_nothing_behind(app: App, databas
     assert kept == sorted(run.id for run in await app.runs.list())
     assert notes(database) == ["before"]
     assert keys(database) == ["before", "k"]
+    assert recorded(database) == events
 
 
 async def test_enqueuing_can_be_the_first_thing_in_a_transaction(app: App, database: Database, library: Library):

@@ -185,7 +185,7 @@ def test_switches_are_written_in_words(written: str, expected: bool):
         ({"queues": {"default": 0}}, "concurrency of queue 'default' is 0 and must be a whole number of at least 1"),
         ({"queues": {"a:b": 1}}, "queue 'a:b' must be a name"),
         ({"retention": "long"}, "retention: 'long' is not a duration"),
-        ({"retention": {"ready": "1d"}}, r"retention: \['ready'\] cannot be kept; name completed, failed or cancelled"),
+        ({"retention": {"ready": "1d"}}, r"retention: \['ready'\] cannot be kept; what can be is completed, failed, "),
         ({"retention": {"failed": "long"}}, "retention of failed: 'long' is not a duration"),
     ],
 )
@@ -298,3 +298,11 @@ def test_passwords_are_never_shown(url: str):
 def test_a_url_without_a_password_is_shown_as_it_is(url: str):
     """Nothing else is hidden."""
     assert url == redacted(url)
+
+
+def test_events_are_kept_for_ever_unless_they_are_named():
+    """One duration for all is for runs."""
+    assert Retention().events_limit() is None
+    assert retention_from("7d").events_limit() is None
+    assert retention_from({"events": "1d"}).events_limit() == (86400.0, None)
+    assert retention_from({"events": "1d", "unread_events": "2d"}).events_limit() == (86400.0, 172800.0)

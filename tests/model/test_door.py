@@ -14,6 +14,7 @@ from ostinato import InvalidInput, InvalidOption
 from ostinato.engine.door import LONGEST_KEY, NO_OPTIONS, Door, checked_options, current_run, ids_of, invoked_by
 from ostinato.engine.registry import FunctionSpec, Registry, specify
 from ostinato.model.change import RunInserted
+from ostinato.model.run import Claimed
 
 
 def greet(name: str) -> None: ...
@@ -289,7 +290,7 @@ def test_enqueued_by_the_caller_outside_of_a_run():
 
 def test_enqueued_by_the_run_inside_of_one():
     """Whatever the caller says."""
-    token = current_run.set("01RUN")
+    token = current_run.set(Claimed("01RUN", 1, "greet", "default", 1, "{}", 0, 0.0))
     try:
         assert invoked_by("cli") == "run:01RUN"
     finally:

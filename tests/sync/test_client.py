@@ -160,6 +160,56 @@ def test_what_a_verb_raises_is_raised_here(client: Client):
     assert ["call", "_ask", "wait", "result", "during"] == functions[1:-1]
 
 
+# --- recording
+
+
+def test_events_are_recorded_and_read(app: App, client: Client):
+    """With the app's arguments and checks, singly and many, and looked at without an event loop."""
+    app.event("price.changed", dict[str, int])
+    first = client.record("price.changed", {"price": 7}, entity=("product", "42"), idempotency_key="k", source="shop")
+    assert first == client.record("price.changed", {"price": 8}, idempotency_key="k")
+    bulk = client.record_many("price.changed", ({"payload": {"price": number}} for number in range(3)), source="bulk")
+    with pytest.raises(InvalidInput, match=r"payload of 'price\.changed'"):
+        client.record("price.changed", {"price": "dear"})
+    event = client.events.get(first)
+    assert ({"price": 7}, ("product", "42"), "shop") == (event.payload, event.entity, event.source)
+    assert bulk == [event.id for event in reversed(client.events.recent(source="bulk"))]
+    page = client.events.read(limit=3)
+    assert ([first, *bulk], True) == ([*(event.id for event in page.events), bulk[2]], page.more)
+    assert bulk[2:] == [event.id for event in client.events.read(page.token).events]
+    assert [1, 3] == sorted(each.count for each in client.events.types())
+    assert first == client.events.trace(first).event.id
+
+
+def test_events_are_followed_without_an_event_loop(client: Client):
+    """Each step waits for the next event; the token goes on in another."""
+    following = client.events.follow("price.*")
+    following.begin()
+    seen = []
+    recorder = threading.Thread(target=lambda: [client.record("price.changed", number) for number in range(3)])
+    recorder.start()
+    for event in following:
+        seen.append(event.payload)
+        if event.payload == 1:
+            break
+    recorder.join()
+    token = following.token
+    following.aclose()
+    assert [0, 1] == seen
+    assert [] == list(following)
+    assert 2 == next(client.events.follow(token=token)).payload
+
+
+def test_events_share_the_fate_of_a_transaction(client: Client, database: Database):
+    """`tx.record` and `tx.record_many` are there for threads too."""
+    with client.transaction() as tx:
+        kept = [tx.record("it.happened", 1), *tx.record_many("it.happened", iter([{}]))]
+    with pytest.raises(ZeroDivisionError), client.transaction() as tx:  # noqa: PT012 - it is about the whole block
+        tx.record("it.happened", 2)
+        _ = 1 / 0
+    assert kept == [row[0] for row in database.query("select id from ostinato_events order by sequence_no")]
+
+
 # --- transactions
 
 

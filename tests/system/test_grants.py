@@ -34,6 +34,15 @@ def enqueuing(**fields: object) -> str:
     return f"select * from ostinato.enqueue('{json.encode(request).decode()}')"
 
 
+def recording(**fields: object) -> str:
+    """A record as anybody would type it."""
+    request = {"type": "it.happened", "payload": {"item": 1}, **fields}
+    return f"select * from ostinato.record('{json.encode(request).decode()}')"
+
+
+PRUNING = "select set_config('ostinato_ledger.retention', 'on', true); delete from ostinato.events"
+
+
 class Roles(NamedTuple):
     """Names of roles that may log in. The stranger was given nothing."""
 
@@ -69,6 +78,7 @@ async def granted(database: PostgresDatabase, roles: Roles) -> PostgresDatabase:
         "values ('work', 'default', 1, 60, '{}', now())"
     )
     database.query(enqueuing(key="there", unique="forever"))
+    database.query(recording(idempotency_key="there"))
     return database
 
 
@@ -102,6 +112,22 @@ MATRIX: list[tuple[str, tuple[str, ...]]] = [
     (INSERT.format(", worker") + ROW + ", 'w')", (WORKER,)),
     (INSERT.format(", output") + ROW + ", '1')", (WORKER,)),
     (INSERT.format(", lease_no") + ROW + ", 7)", (WORKER,)),
+    # recording, and looking at events
+    (recording(), (PRODUCER, WORKER)),
+    (recording(idempotency_key="k", entity=["product", "1"], ordered=True), (PRODUCER, WORKER)),
+    (recording(idempotency_key="there"), (PRODUCER, WORKER)),
+    ("select id, idempotency_key from ostinato.events", ALL),
+    ("select type, payload from ostinato.events", (WORKER, READER)),
+    ("select last_value from ostinato.events_sequence", (WORKER, READER)),
+    ("select * from ostinato.drainers", (WORKER, READER)),
+    ("update ostinato.drainers set position = 'x'", (WORKER,)),
+    ("select * from ostinato.subscriptions", (WORKER, READER)),
+    ("update ostinato.subscriptions set enabled = false", (WORKER,)),
+    ("select * from ostinato.parked", (WORKER, READER)),
+    ("delete from ostinato.parked", (WORKER,)),
+    ("select nextval('ostinato.subscriptions_changes')", (WORKER,)),
+    (PRUNING, (WORKER,)),
+    ("truncate ostinato.events", ()),
     # looking at runs
     ("select id, queue, state from ostinato.runs", ALL),
     ("select input from ostinato.runs", (WORKER, READER)),
@@ -199,6 +225,7 @@ async def test_a_producer_and_a_worker_do_their_work(granted: PostgresDatabase, 
         await producer.enqueue("write", {"item": 21}, delay="10ms", queue="default", timeout="5m")
         async with producer.transaction() as tx:
             await tx.enqueue("write", {"item": 22})
+            await tx.record("it.happened", entity=("item", "22"), ordered=True)
     await all_ended(granted)
 
     assert (first.id, False) == (again.id, again.created)
@@ -210,6 +237,8 @@ async def test_a_producer_with_its_own_connection(granted: PostgresDatabase, rol
     connection = await asyncpg.connect(url_of(granted, roles.producer))
     async with App(url_of(granted, roles.producer)) as producer, connection.transaction():
         handle = await producer.enqueue("work", {"item": 1}, conn=connection, key="own")
+        event = await producer.record("it.happened", conn=connection, idempotency_key="own")
+        assert event == (await producer.record_many("it.happened", [{"idempotency_key": "own"}], conn=connection))[0]
     await connection.close()
 
     assert ("ready", "own") == run_row(granted, handle.id, "state, key")

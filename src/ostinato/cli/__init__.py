@@ -25,9 +25,15 @@ class Program(LazyGroup):
         "demo": Lazy(".demo:demo", "See it work: an app, its workers and a live view, in this terminal."),
         "worker": Lazy(".worker:worker", "Work: claim runs and execute them until told to stop."),
         "enqueue": Lazy(".enqueue:enqueue", "Enqueue a run of a function."),
+        "record": Lazy(".events:record", "Record an event."),
         "runs": Lazy(".runs:runs", "List, show, retry, cancel and purge runs."),
+        "events": Lazy(".events:events", "Record, list, show, trace and follow events."),
         "queues": Lazy(".queues:queues", "List, show, pause, resume and purge queues."),
         "schedules": Lazy(".schedules:schedules", "List, show, pause, resume and fire schedules."),
+        "subscriptions": Lazy(".subscriptions:subscriptions", "List, add, enable, disable and remove subscriptions."),
+        "drainers": Lazy(
+            ".drainers:drainers", "List, show, drain, reset and remove drainers; see, retry and discard what is parked."
+        ),
         "workers": Lazy(".workers:workers", "See who works."),
         "top": Lazy(".top:top", "Watch queues, workers and failures, live."),
         "migrate": Lazy(".migrate:migrate", "Install the tables, and keep them up to date."),

@@ -11,13 +11,15 @@ from typing import Any, ClassVar, TypeVar
 from msgspec import Raw, json
 
 from ..codec import to_json
-from ..errors import ConfigError, LeaseLost, TransactionMisused
+from ..errors import ConfigError, LeaseLost, TransactionMisused, UnknownEvent
 from ..model.change import Change
+from ..model.event import Event, event_of
 from ..model.outcome import Done, Stop, settle
 from ..model.run import Claimed
 from ..store.ports import Caller, Store, Transaction
 from .active import Active
 from .door import Door
+from .recording import EMPTY
 from .threads import adopt, at_once, entered, in_context
 from .transaction import Tx
 
@@ -59,6 +61,7 @@ class Run:
         self._completed_by_caller = False
         self._inside = False
         self._closed = False
+        self._event: Event | None = None
 
     # --- what it is
 
@@ -91,6 +94,15 @@ class Run:
     def invoked_by(self) -> str:
         """How the run came to be: `api`, `sql`, `run:…`, `event:…`, `cron:…`."""
         return self._claimed.invoked_by
+
+    @property
+    async def event(self) -> Event | None:
+        """The event that started the run, as `await run.event`; None if something else did."""
+        if self._event is None and (event_id := event_of(self.invoked_by)) is not None:
+            if not (found := await self._tools.store.views.events([event_id])):
+                raise UnknownEvent(event_id)
+            self._event = found[0]
+        return self._event
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -211,6 +223,11 @@ class BlockingRun:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
 
+    @property
+    def event(self) -> Event | None:
+        """See `Run.event`."""
+        return self._wait(self._run.event)
+
     @contextmanager
     def transaction(self) -> Iterator[BlockingTx]:
         """See `Run.transaction`."""
@@ -260,6 +277,12 @@ class BlockingTx:
 
     def enqueue_many(self, function: object, inputs: Any) -> list[str]:
         return self._wait(self._tx.enqueue_many(function, list(inputs)))  # type: ignore[no-any-return]
+
+    def record(self, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        return self._wait(self._tx.record(event_type, payload, **options))  # type: ignore[no-any-return]
+
+    def record_many(self, event_type: str, events: Any, /, **common: Any) -> list[str]:
+        return self._wait(self._tx.record_many(event_type, list(events), **common))  # type: ignore[no-any-return]
 
 
 class _RunLog(logging.LoggerAdapter[logging.Logger]):

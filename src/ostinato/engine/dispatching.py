@@ -1,22 +1,23 @@
-"""What the built-in drainer does with events: it starts the runs that subscriptions ask for, and parks what it cannot."""
+"""What the built-in drainer does with events: it starts the runs that subscriptions ask for, or parks them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Raw, json
+from msgspec import Raw, json, structs
 
-from ..errors import ConfigError, InvalidInput
+from ..errors import ConfigError, InvalidInput, UnknownSubscription
 from ..ids import new_id
 from ..model.change import Change, EventParked, EventRecorded, RunInserted
+from ..model.drainer import Trigger
 from ..model.event import DISPATCH_FAILED, Event, Page, Subscription, Unsuitable
 from ..model.filter import compile_filter
 from ..model.glob import GlobIndex
 from ..model.mapper import compile_mapper
 from ..store.ports import Store, Transaction
 from .door import NO_OPTIONS, Door
-from .draining import Consumed, Trigger
+from .draining import Consumed
 
 Entity = tuple[str, str]
 
@@ -76,8 +77,17 @@ class Matching:
 class Decisions:
     """What follows from the events of one page."""
 
-    def __init__(self, matching: Matching, door: Door, known: frozenset[str], blocked: set[tuple[str, Entity]]) -> None:
+    def __init__(
+        self,
+        matching: Matching,
+        door: Door,
+        known: frozenset[str],
+        blocked: set[tuple[str, Entity]],
+        *,
+        replay: str | None = None,
+    ) -> None:
         self._matching, self._door, self._known, self._blocked = matching, door, known, blocked
+        self._replay = replay
         self.changes: list[Change] = []
         self.triggers: list[Trigger] = []
         self.parked = 0
@@ -86,17 +96,18 @@ class Decisions:
         started: set[str] = set()
         for subscription in self._matching.of(event):
             try:
-                self._start(event, subscription, started)
+                self.start(event, subscription, started)
             except Unsuitable as error:
-                self._park(event, subscription.given, error)
+                self.park(event, subscription.given, error)
 
-    def _start(self, event: Event, subscription: Compiled, started: set[str]) -> None:
+    def start(self, event: Event, subscription: Compiled, started: set[str]) -> None:
+        """The run that a subscription asks for, unless its function is among those started for the event."""
         given = subscription.given
         if given.ordered and event.entity is not None and (given.name, event.entity) in self._blocked:
             raise Unsuitable("behind", f"an earlier event of {event.entity_type} {event.entity_id} is parked")
-        if not subscription.accepts(event):
+        if (made := _made(event, subscription)) is None:
             return
-        run = self.run_for(event, given.function, subscription.input_of(event))
+        run = self.run_for(event, given.function, made.input)
         if given.function not in started:  # one run per function and event
             started.add(given.function)
             self.changes.append(run)
@@ -106,12 +117,15 @@ class Decisions:
         if function not in self._known:
             raise Unsuitable("unknown_function", f"no function is named {function!r}; start a worker that declares it")
         options = NO_OPTIONS.changed(key=f"event:{event.id}", unique="forever")
+        if self._replay is not None:
+            marked = {"replay": self._replay}
+            options = options.changed(key=f"replay:{self._replay}:event:{event.id}", metadata=marked)
         try:
             return self._door.one(function, (value,), {}, options, invoked_by=event.reason)
         except InvalidInput as error:
             raise Unsuitable("invalid_input", str(error)) from error
 
-    def _park(self, event: Event, subscription: Subscription, error: Unsuitable) -> None:
+    def park(self, event: Event, subscription: Subscription, error: Unsuitable) -> None:
         self.parked += 1
         if subscription.ordered and event.entity is not None:
             self._blocked.add((subscription.name, event.entity))
@@ -128,6 +142,21 @@ class Decisions:
         )
         if error.code != "behind" and event.type != DISPATCH_FAILED:  # what announces failures must not fail for ever
             self.changes.append(_dispatch_failed(event, subscription, error))
+
+
+class _Made(NamedTuple):
+    input: Any
+
+
+def _made(event: Event, subscription: Compiled) -> _Made | None:
+    """The input for the subscription's function; None if its filter does not want the event. Nobody else is asked, so
+    whatever goes wrong will go wrong again: it must not hold up the others."""
+    try:
+        return _Made(subscription.input_of(event)) if subscription.accepts(event) else None
+    except Unsuitable:
+        raise
+    except Exception as error:
+        raise Unsuitable("subscription", f"{type(error).__name__}: {error}") from error
 
 
 def _dispatch_failed(event: Event, subscription: Subscription, error: Unsuitable) -> EventRecorded:
@@ -162,11 +191,27 @@ class Dispatcher:
 
     async def consume(self, transaction: Transaction, page: Page) -> Consumed:
         await self.refresh()
-        blocked = await self._store.views.parked_entities(self._matching.ordered) if self._matching.ordered else set()
-        decisions = Decisions(self._matching, self._door, self._known, blocked)
+        ordered = self._matching.ordered
+        blocked = await self._store.blocked(transaction, ordered) if ordered else set()
+        decisions = self.decisions(blocked)
         for event in page.events:
             decisions.decide(event)
         return Consumed(decisions.changes, decisions.triggers, decisions.parked)
+
+    async def reach(self, events: Sequence[Event]) -> int:
+        matching = await self.refresh()
+        return next((place for place, event in enumerate(events) if matching.of(event)), len(events)) or 1
+
+    def decisions(self, blocked: set[tuple[str, Entity]], *, replay: str | None = None) -> Decisions:
+        return Decisions(self._matching, self._door, self._known, blocked, replay=replay)
+
+    async def subscription(self, name: str) -> Compiled:
+        """One by its name, for every event, and whether it is switched on or not."""
+        await self.refresh()
+        subscriptions = {each.name: each for each in await self._store.views.subscriptions()}
+        if name not in subscriptions:
+            raise UnknownSubscription(name, subscriptions)
+        return compiled(structs.replace(subscriptions[name], since_sequence=0, since_at=None))
 
     async def refresh(self) -> Matching:
         """The subscriptions as they are now; compiled anew only if one has changed."""

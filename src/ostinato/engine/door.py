@@ -16,6 +16,7 @@ from ..config import queue_name
 from ..errors import ConfigError, InvalidInput, InvalidOption, UnknownFunction
 from ..ids import new_id
 from ..model.change import RunInserted
+from ..model.run import Claimed
 from ..store.ports import Views
 from .registry import FunctionSpec, Registry
 from .tracing import carried
@@ -24,8 +25,8 @@ PRIORITIES = range(-600, 601)
 LONGEST_KEY = 500
 METADATA_LIMIT = 16 * 1024
 
-current_run: ContextVar[str | None] = ContextVar("ostinato_current_run", default=None)
-"""The id of the run in whose handler we are."""
+current_run: ContextVar[Claimed | None] = ContextVar("ostinato_current_run", default=None)
+"""The run in whose handler we are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +55,20 @@ NO_OPTIONS = EnqueueOptions()
 
 class Door:
     def __init__(self, registry: Registry, *, input_limit: int) -> None:
-        self._registry = registry
+        self.registry = registry
         self.input_limit = input_limit
 
     def one(
         self, name: str, given: tuple[Any, ...], fields: Mapping[str, Any], options: EnqueueOptions, *, invoked_by: str
     ) -> RunInserted:
         """The change that enqueues one run."""
-        spec = self._registry.get(name)
+        spec = self.registry.get(name)
         encoded = self._encoded(spec, name, given, fields)
         return RunInserted(new_id(), name, Raw(encoded), **checked_options(options, spec, invoked_by))
 
     def many(self, name: str, inputs: Iterable[Any], options: EnqueueOptions, *, invoked_by: str) -> list[RunInserted]:
         """The changes that enqueue many runs; the first bad input refuses them all."""
-        spec = self._registry.get(name)
+        spec = self.registry.get(name)
         encoded = [self._nth(spec, name, place, value) for place, value in enumerate(inputs)]
         common = checked_options(options, spec, invoked_by)
         ids = new_id.many(len(encoded))
@@ -76,7 +77,7 @@ class Door:
     async def unknown(self, name: str, views: Views) -> UnknownFunction:
         """The refusal of a name that the database does not know, with the one that may be meant: a function of this
         app, or one that a worker elsewhere has declared."""
-        return UnknownFunction.named(name, {*await views.function_names(), *self._registry.functions})
+        return UnknownFunction.named(name, {*await views.function_names(), *self.registry.functions})
 
     def _nth(self, spec: FunctionSpec | None, name: str, place: int, value: Any) -> bytes:
         try:
@@ -97,8 +98,8 @@ class Door:
 
 def invoked_by(default: str = "api") -> str:
     """How what is enqueued now came to be: by the run in whose handler we are, or as the caller says."""
-    run_id = current_run.get()
-    return default if run_id is None else f"run:{run_id}"
+    run = current_run.get()
+    return default if run is None else f"run:{run.id}"
 
 
 def checked_options(options: EnqueueOptions, spec: FunctionSpec | None, invoked: str) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
         if options.unique != "active":
             raise InvalidOption(f"unique={options.unique!r} needs key=")
         return {}
-    if not _is_storable(options.key) or not 0 < len(options.key) <= LONGEST_KEY:
+    if not is_storable(options.key) or not 0 < len(options.key) <= LONGEST_KEY:
         raise InvalidOption(f"key={options.key!r} must be text of 1 to {LONGEST_KEY} characters without NUL")
     match options.unique:
         case "active" | "failed":
@@ -161,7 +162,7 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
             return {"key": options.key, "unique": "until", "unique_for": _period(period)}
 
 
-def _is_storable(text: object) -> bool:
+def is_storable(text: object) -> bool:
     """Whether it is text that both databases keep."""
     try:
         return isinstance(text, str) and "\x00" not in text and text.encode() is not None

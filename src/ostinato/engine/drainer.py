@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import time
 
+from ..errors import StoreError
 from ..store.ports import LEDGER, Store
-from ..telemetry import DrainerAsleep, DrainerHalted, EventsDrained, Telemetry
-from .draining import PAGE, Consumer, Drained, Halted, drain_page
+from ..telemetry import DrainerAsleep, Telemetry
+from .draining import Draining, Halted
 from .service import AT_ONCE, Service
 from .wakeups import Wakeups
 
+FIRST = 0.2
 BRISK_POLL = 0.003
+SLOWEST_BRISK_POLL = 0.25
 LEAST_PATIENCE = 10
 SHORTEST_HALT = 0.5
 LONGEST_HALT = 60.0
@@ -38,62 +41,62 @@ class Sleepers:
 class Drainer(Service):
     """Any number of processes have the same drainer; whoever holds its row drains, and the others find nothing to do.
 
-    When dealing with a page fails, its events are tried one by one, so that those before the culprit are dealt with.
-    Then the drainer halts there, says so in its row, and tries again after a while, and after a longer one.
+    When an event cannot be dealt with, or the database cannot be asked, the drainer halts there, says so in its row,
+    and tries again after a while, and after a longer one.
     """
 
+    first_after = FIRST
+
     def __init__(
-        self, name: str, consumer: Consumer, *, store: Store, sleepers: Sleepers, telemetry: Telemetry, poll: float
+        self, draining: Draining, *, store: Store, sleepers: Sleepers, telemetry: Telemetry, poll: float
     ) -> None:
         super().__init__(telemetry)
-        self._name, self._consumer, self._store = name, consumer, store
+        self._draining, self._store = draining, store
         self._sleepers, self._poll = sleepers, poll
-        self._one_by_one = 0
-        """How many events are still to be tried alone."""
         self._failures = 0
         self._impatience = 0
+        self._skipped = 0
+        """How often in a row another had it."""
+        self._lying = False
+        """Whether it asks to be woken. It looks once after that, and once after each wake-up."""
+        self._served = False
+        """Whether it has dealt with a page since. One is what a wake-up is for; when there is more, it gets up, so that
+        under load nobody is to ring."""
         sleepers.wakeups.on_events_recorded(self.wake)
 
     @property
     def name(self) -> str:
-        return f"drainer {self._name}"
+        return f"drainer {self._draining.name}"
 
     async def tick(self) -> float:
-        if not await self._store.undrained(self._name):
-            return await self._fall_asleep()
-        await self._sleepers.get_up(self._name)
+        name = self._draining.name
+        quiet = self._lying and await self._sleepers.lie_down(name)
+        if not await self._store.undrained(name):
+            return await self._sleep(quiet) if self._lying else self._lie_down()
+        if self._lying and self._served:
+            self._lying = False
+            await self._sleepers.get_up(name)
+        self._served = True
         try:
-            drained = await drain_page(self._store, self._name, self._consumer, limit=1 if self._one_by_one else PAGE)
+            drained = await self._draining.step()
         except Halted as halted:
-            return await self._halted(halted)
-        return self._went_on(drained)
-
-    def _went_on(self, drained: Drained) -> float:
+            return await self._halt(halted.event_id, str(halted))
+        except StoreError as error:
+            return await self._halt(None, str(error))
         if drained.skipped_due_to_lock:
-            return BRISK_POLL * random.uniform(1, 3)
-        self._failures = 0
-        self._one_by_one = max(0, self._one_by_one - drained.processed)
-        if drained.processed and self.telemetry.wants(EventsDrained):
-            self.telemetry.announce(
-                EventsDrained(
-                    drainer=self._name,
-                    processed=drained.processed,
-                    triggered=len(drained.triggered),
-                    parked=drained.parked,
-                )
-            )
+            return self._until_the_other_is_done()
+        self._failures = self._skipped = 0
         return AT_ONCE
 
-    async def _halted(self, halted: Halted) -> float:
-        if not self._one_by_one:
-            self._one_by_one = PAGE
-            return AT_ONCE
+    def _until_the_other_is_done(self) -> float:
+        self._skipped += 1
+        return random.uniform(1, 3) * min(BRISK_POLL * 1.5**self._skipped, SLOWEST_BRISK_POLL)
+
+    async def _halt(self, event_id: str | None, error: str) -> float:
+        """Raises if the database cannot be told: then the service's own loop goes on trying."""
         self._failures += 1
         delay = random.uniform(0.5, 1.0) * min(SHORTEST_HALT * 2**self._failures, LONGEST_HALT)
-        await self._store.halt(self._name, event=halted.event_id, error=str(halted), delay=delay)
-        self.telemetry.announce(
-            DrainerHalted(drainer=self._name, event_id=halted.event_id, error=str(halted), retry_in=delay)
-        )
+        await self._draining.say_halted(event_id, error, delay=delay)
         await self._wait(delay)
         return AT_ONCE
 
@@ -103,15 +106,19 @@ class Drainer(Service):
         while not self.stopping and (left := until - time.monotonic()) > 0:
             await self.pause(left)
 
-    async def _fall_asleep(self) -> float:
-        quiet = await self._sleepers.lie_down(self._name)
-        if await self._store.undrained(self._name):
-            return AT_ONCE
+    def _lie_down(self) -> float:
+        self._lying, self._served = True, False
+        return AT_ONCE
+
+    async def _sleep(self, quiet: bool) -> float:
+        """Until events are recorded. What began before it asked to be woken may come without a word, so until all that
+        has ended, it looks again soon."""
         if self._sleepers.wakeups.working and not quiet:
             self._impatience = min(self._impatience + 1, LEAST_PATIENCE)
             return BRISK_POLL * self._impatience
         self._impatience = 0
         if self.telemetry.wants(DrainerAsleep):
-            self.telemetry.announce(DrainerAsleep(drainer=self._name))
+            self.telemetry.announce(DrainerAsleep(drainer=self._draining.name))
+        self._served = False
         await self.pause(self._sleepers.wakeups.poll_interval(self._poll))
         return AT_ONCE

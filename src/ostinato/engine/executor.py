@@ -73,7 +73,7 @@ class Executor:
         self._threads.close()
 
     async def _execute(self, active: Active) -> None:
-        current_run.set(active.claimed.id)
+        current_run.set(active.claimed)
         active.begun = True
         if (span := processing(active.claimed, active.worker)) is not None:
             active.trace_id = span.trace_id

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
 from msgspec import Raw, json
 
-from ..codec import InputType, input_type
+from ..codec import InputType, PayloadType, input_type
 from ..errors import ConfigError, UnknownFunction
+from ..model.event import Subscription
 from ..model.retry import DEFAULT_RETRY, Retry
 from ..model.schedule import Schedule
 from ..store.ports import DeclaredFunction
@@ -52,6 +54,30 @@ class FunctionSpec:
         )
 
 
+StartAt = Literal["beginning", "now"] | datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainerSpec:
+    """A registered handler of events, and which ones it gets."""
+
+    name: str
+    glob: str
+    handler: Handler
+    start_at: StartAt
+    batch: int
+    is_async: bool
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionSpec:
+    """A subscription as it was checked, and where it begins if it is new."""
+
+    subscription: Subscription
+    start_at: StartAt
+
+
 @dataclass(slots=True)
 class Registry:
     """Functions by name, and what goes around all of them."""
@@ -60,10 +86,15 @@ class Registry:
     middleware: list[Middleware] = field(default_factory=list)
     lifespans: list[Callable[[], Any]] = field(default_factory=list)
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    events: dict[str, PayloadType] = field(default_factory=dict)
+    drainers: dict[str, DrainerSpec] = field(default_factory=dict)
+    subscriptions: dict[str, SubscriptionSpec] = field(default_factory=dict)
 
-    def add(self, spec: FunctionSpec) -> None:
+    def add(self, spec: FunctionSpec, subscriptions: Sequence[SubscriptionSpec] = ()) -> None:
+        """Adds a function, and the subscriptions that start it."""
         if spec.name in self.functions:
             raise ConfigError(f"two functions are named {spec.name!r}; give one of them another name=")
+        self.add_subscriptions(subscriptions)
         self.functions[spec.name] = spec
 
     def add_schedule(self, schedule: Schedule, spec: FunctionSpec) -> None:
@@ -73,6 +104,24 @@ class Registry:
         if self.functions.get(spec.name) is not spec:
             self.add(spec)
         self.schedules[schedule.name] = schedule
+
+    def add_drainer(self, spec: DrainerSpec) -> None:
+        if spec.name in self.drainers:
+            raise ConfigError(f"two drainers are named {spec.name!r}; each has a position of its own, so rename one")
+        self.drainers[spec.name] = spec
+
+    def add_event(self, event_type: str, payload: PayloadType) -> None:
+        if event_type in self.events:
+            raise ConfigError(f"the payload of {event_type!r} is declared twice; an event type has one")
+        self.events[event_type] = payload
+
+    def add_subscriptions(self, specs: Sequence[SubscriptionSpec]) -> None:
+        """Adds subscriptions, all or none."""
+        names = [spec.subscription.name for spec in specs]
+        for name in names:
+            if name in self.subscriptions or names.count(name) > 1:
+                raise ConfigError(f"two subscriptions are named {name!r}; give one of them another name=")
+        self.subscriptions.update(zip(names, specs, strict=True))
 
     def get(self, name: str) -> FunctionSpec | None:
         return self.functions.get(name)

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import TransactionMisused, UnknownFunction
-from ..model.change import RunInserted
+from ..model.change import EventRecorded, RunInserted
 from ..store.ports import Transaction, Views
+from . import recording
 from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
+from .recording import EMPTY
 from .tracing import sending, sent
 
 
@@ -55,6 +57,20 @@ class Tx:
             ids = await self._insert(changes)
             sent(span, changes[0].queue if changes else None, ids)
             return ids
+
+    async def record(self, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        """Records an event, with the options of `app.record`; answers its id, or that of the event with its idempotency
+        key."""
+        change = recording.one(self._door, event_type, payload, recording.NO_OPTIONS.changed(options))
+        return (await self._record([change]))[0]
+
+    async def record_many(self, event_type: str, events: Iterable[Mapping[str, Any]], /, **common: Any) -> list[str]:
+        """Records many events of a type; answers their ids."""
+        return await self._record(recording.many(self._door, event_type, events, recording.common(common)))
+
+    async def _record(self, changes: list[EventRecorded]) -> list[str]:
+        committed = await self._open().apply(changes)
+        return recording.ids_of(changes, committed.recorded)
 
     async def _insert(self, changes: list[RunInserted]) -> list[str]:
         try:

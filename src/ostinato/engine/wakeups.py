@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..store.ports import CancelAsked, EventsRecorded, Listener, ListenerChanged, Rung, RunsEnded, SchedulesChanged, Signal, Store
+from ..store.ports import (
+    CancelAsked,
+    EventsRecorded,
+    Listener,
+    ListenerChanged,
+    Rung,
+    RunsEnded,
+    SchedulesChanged,
+    Signal,
+    Store,
+)
 from ..telemetry import ListeningChanged, NotificationReceived, Telemetry
 from .alarm import Alarm
 

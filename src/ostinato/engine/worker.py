@@ -19,8 +19,12 @@ from ..store.ports import Caller, DeclaredQueue, Store
 from ..telemetry import LeaseLost, LeaseRenewed, Telemetry, WorkerStarted, WorkerStopped, WorkerStopping
 from . import floor
 from .canceller import Canceller
+from .catching_up import Latecomers
+from .consumers import declare, drainings
 from .context import Tools
+from .dispatching import Dispatcher
 from .door import Door
+from .drainer import Drainer, Sleepers
 from .floor import Floor
 from .intake import Intake
 from .keeper import Keeper
@@ -29,6 +33,7 @@ from .registry import Registry
 from .rescuer import Rescuer
 from .scheduler import Scheduler
 from .service import Service
+from .subscribing import declare_subscriptions
 from .timetable import Timetable
 from .wakeups import Wakeups
 
@@ -119,6 +124,14 @@ class Worker:
         self._wakeups.on_cancel_asked(self._canceller.wake)
         self._timetable = Timetable(list(self._registry.schedules), store=store, telemetry=telemetry)
         self._wakeups.on_schedules_changed(self._timetable.wake)
+        dispatcher = Dispatcher(store, self._door, self._registry.functions)
+        self._latecomers = Latecomers(dispatcher, store=store, telemetry=telemetry)
+        self._drainings = drainings(store, self._registry, self._door, telemetry)
+        sleepers = Sleepers(self._wakeups)
+        self._drainers = [
+            Drainer(draining, store=store, sleepers=sleepers, telemetry=telemetry, poll=settings.poll)
+            for draining in self._drainings
+        ]
         self._keeper = Keeper(
             store,
             self,
@@ -144,7 +157,8 @@ class Worker:
     @property
     def _services(self) -> Sequence[Service]:
         timetable = [self._timetable] if self._registry.schedules else []
-        return [*self._intakes.values(), self._scheduler, self._rescuer, self._pruner, self._canceller, *timetable]
+        steady = [self._scheduler, self._rescuer, self._pruner, self._canceller, self._latecomers]
+        return [*self._intakes.values(), *steady, *timetable, *self._drainers]
 
     async def _declare(self) -> None:
         """Writes down what this process knows, for SQL, other processes and people."""
@@ -153,6 +167,8 @@ class Worker:
         await self._store.declare(functions, queues)
         if schedules := list(self._registry.schedules.values()):
             await self._store.declare_schedules(schedules)
+        await declare_subscriptions(self._store, self._registry)
+        await declare(self._store, self._registry.drainers.values())
 
     async def _open_resources(self, stack: AsyncExitStack) -> Mapping[str, Any]:
         resources: dict[str, Any] = {}

@@ -125,6 +125,13 @@ class EventParked(Struct, frozen=True, omit_defaults=True, gc=False):
     entity_id: str | None = None
 
 
+class EventUnparked(Struct, frozen=True, gc=False):
+    """An event that a subscription was given after all, or that nobody wants any more."""
+
+    subscription: str
+    sequence_no: int
+
+
 class CursorMoved(Struct, frozen=True):
     """A drainer has dealt with events; only in the transaction that holds its row."""
 
@@ -135,7 +142,7 @@ class CursorMoved(Struct, frozen=True):
 
 Settlement = RunCompleted | RunSettled
 Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed
-Change = RunInserted | ScheduleMoved | EventRecorded | EventParked | CursorMoved | Fenced
+Change = RunInserted | ScheduleMoved | EventRecorded | EventParked | EventUnparked | CursorMoved | Fenced
 
 
 class Committed(Struct, frozen=True):

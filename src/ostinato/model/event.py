@@ -69,6 +69,15 @@ def event_in(row: Sequence[Any]) -> Event:
     )
 
 
+def event_of(invoked_by: str) -> str | None:
+    """The id of the event that started a run, by how that was invoked.
+
+    >>> event_of("event:price.changed:01K9Z6Q2F3M8W5T7R1Y4X0V6B2"), event_of("api")
+    ('01K9Z6Q2F3M8W5T7R1Y4X0V6B2', None)
+    """
+    return invoked_by.rpartition(":")[2] if invoked_by.startswith("event:") else None
+
+
 class Position(Struct, frozen=True, omit_defaults=True):
     """How far somebody has read.
 
@@ -81,8 +90,8 @@ class Position(Struct, frozen=True, omit_defaults=True):
     after: str | None = None
     until: str | None = None
     end: int = 0
-    restored: bool = False
-    """Whether `after` speaks of another cluster, from which the database was restored."""
+    restored: int = 0
+    """The highest number of what came with a restore, of which `after` speaks in the numbers of another cluster."""
     read_until: str | None = None
     read_last: int = 0
     """The window that was being read there: its end, and the number last read of it."""
@@ -95,7 +104,8 @@ class Place(Struct, frozen=True):
     """Where the ledger is now."""
 
     lineage: str
-    """Whose transactions positions speak of: a cluster's. Empty where they speak of none."""
+    """Whose transactions positions speak of: those of a history of a server, until it is restored or another takes
+    over. Empty where they speak of none."""
     now: Position
     beginning: Position
     sequence_no: int
@@ -119,8 +129,12 @@ class Page(Struct, frozen=True):
             return self.end
         return structs.replace(self.start, last=self.events[count - 1].sequence_no) if count else self.start
 
+    def first(self, count: int) -> Page:
+        """The page without what comes after so many events."""
+        return Page(self.events[:count], self.start, self.after(count))
 
-class Unsuitable(Exception):  # noqa: N818 - it is the event's fault, and no error of the program
+
+class Unsuitable(Exception):
     """An event that a subscription cannot be given: its filter, its mapper or the function's input refuses it."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -143,6 +157,15 @@ class Subscription(Struct, frozen=True, kw_only=True):
     """Events up to this one are none of its business."""
     since_at: int | None = None
     """Nor those recorded before, in microseconds since 1970."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it still has to be given what was in the ledger when it came."""
+        return self.enabled and self.since_sequence == NOT_CAUGHT_UP
+
+
+NOT_CAUGHT_UP = -1
+"""Where a subscription begins that still has to be given what was in the ledger when it came."""
 
 
 def subscription_in(row: Sequence[Any]) -> Subscription:

@@ -1,6 +1,8 @@
-"""Globs over event types: `*` stands for letters within a segment, `**` for any number of segments.
+"""Globs over event types: `*` stands for letters within a segment, `**` for any number of whole segments, also none.
 
-Segments are split at `.` and `/`. No regular expressions: one with eight stars took seconds, and globs come from users.
+Segments are split at `.` and `/`, which are not the same: `price.*` does not mean `price/changed`. What a `**` stands
+for begins with the separator before it, and has any separators inside. No regular expressions: one with eight stars
+took seconds, and globs come from users.
 """
 
 from __future__ import annotations
@@ -38,8 +40,10 @@ def segments(text: str) -> list[Segment]:
     return [*found, Segment(separator, text[start:])]
 
 
-def checked(glob: str) -> str:
+def checked(glob: object) -> str:
     """The glob, or an error that says what is wrong with it."""
+    if not isinstance(glob, str):
+        raise ConfigError(f"glob {glob!r} must be text, like 'price.*'")
     if not 0 < len(glob) <= LONGEST or not glob.isprintable() or " " in glob:
         raise ConfigError(f"glob {glob!r} must have 1 to {LONGEST} printable characters and no spaces")
     for segment in segments(glob):
@@ -53,7 +57,7 @@ def checked(glob: str) -> str:
 def matches(glob: str, event_type: str) -> bool:
     """Whether the glob means an event type.
 
-    >>> matches("price.*", "price.changed"), matches("price.*", "price.list.changed"), matches("**.changed", "price.changed")
+    >>> matches("price.*", "price.changed"), matches("price.*", "price.list.changed"), matches("**.b", "a.b")
     (True, False, True)
     """
     return any(True for _ in GlobIndex([(glob, None)]).find(event_type))
@@ -99,21 +103,26 @@ class GlobIndex(Generic[T]):
     def find(self, event_type: str) -> Iterator[T]:
         """The values of all globs that mean the type."""
         yield from self._plain.get(event_type, ())
-        for node in _walk(self._root, segments(event_type)):
-            yield from node.here
+        ends = {id(node.here): node.here for node in _walk(self._root, segments(event_type))}
+        for values in ends.values():
+            yield from values
 
 
 class _Node(Generic[T]):
-    """A place in the tree of globs, and what may come next. One that was reached by `**` may be stayed at."""
+    """A place in the tree of globs, and what may come next.
 
-    __slots__ = ("across", "here", "literal", "stays", "wild")
+    A `**` has two: one where it stands for nothing yet, and `inside`, which can be stayed at. What follows is shared.
+    """
 
-    def __init__(self, *, stays: bool = False) -> None:
-        self.here: list[T] = []
-        self.literal: dict[Segment, _Node[T]] = {}
-        self.wild: dict[Segment, _Node[T]] = {}
-        self.across: _Node[T] | None = None
-        self.stays = stays
+    __slots__ = ("across", "here", "inside", "literal", "separator", "wild")
+
+    def __init__(self, *, separator: str = "", inside: _Node[T] | None = None) -> None:
+        self.separator = separator
+        self.inside = inside
+        self.here: list[T] = inside.here if inside else []
+        self.literal: dict[Segment, _Node[T]] = inside.literal if inside else {}
+        self.wild: _Wild[T] = inside.wild if inside else _Wild()
+        self.across: dict[str, _Node[T]] = inside.across if inside else {}
 
     def place_of(self, glob: Sequence[Segment]) -> _Node[T]:
         """Where a glob ends, made if it is not there."""
@@ -124,21 +133,49 @@ class _Node(Generic[T]):
 
     def _child(self, segment: Segment) -> _Node[T]:
         if segment.text == ACROSS:
-            self.across = self.across or _Node(stays=True)
-            return self.across
-        children = self.wild if "*" in segment.text else self.literal
-        return children.setdefault(segment, _Node())
+            return self.across.setdefault(segment.separator, _across(segment.separator))
+        if "*" in segment.text:
+            return self.wild.child(segment)
+        return self.literal.setdefault(segment, _Node())
 
     def following(self, segment: Segment, *, first: bool) -> Iterator[_Node[T]]:
-        """Where one segment leads to. Before the first of a type there is no separator, whatever a `**` before it says."""
-        if self.stays:
-            yield self
+        """Where one segment leads to. Before the first of a type there is no separator, whatever the glob says."""
+        if self.inside is not None and (first or self.inside is self or self.separator == segment.separator):
+            yield self.inside
         for separator in ("", *SEPARATORS) if first else (segment.separator,):
             if (child := self.literal.get(Segment(separator, segment.text))) is not None:
                 yield child
-        for glob, child in self.wild.items():
-            if (first or glob.separator == segment.separator) and fits(glob.text, segment.text):
-                yield child
+            yield from self.wild.find(separator, segment.text)
+
+
+def _across(separator: str) -> _Node[T]:
+    inside: _Node[T] = _Node()
+    inside.inside = inside
+    return _Node(separator=separator, inside=inside)
+
+
+class _Wild(Generic[T]):
+    """Segments with stars, by what they begin and end with, so that only those are tried of which both are there."""
+
+    __slots__ = ("_by_ends", "_lengths")
+
+    def __init__(self) -> None:
+        self._by_ends: dict[tuple[str, str, str], dict[str, _Node[T]]] = {}
+        self._lengths: dict[tuple[int, int], None] = {}
+
+    def child(self, segment: Segment) -> _Node[T]:
+        begin, _, rest = segment.text.partition("*")
+        end = rest.rpartition("*")[2]
+        self._lengths[len(begin), len(end)] = None
+        return self._by_ends.setdefault((segment.separator, begin, end), {}).setdefault(segment.text, _Node())
+
+    def find(self, separator: str, text: str) -> Iterator[_Node[T]]:
+        for begin, end in self._lengths:
+            if begin + end <= len(text):
+                ends = (separator, text[:begin], text[len(text) - end :])
+                for glob, child in self._by_ends.get(ends, {}).items():
+                    if fits(glob, text):
+                        yield child
 
 
 def _walk(root: _Node[T], text: Sequence[Segment]) -> list[_Node[T]]:
@@ -160,6 +197,5 @@ def _with_across(nodes: Iterable[_Node[T]]) -> list[_Node[T]]:
         node = waiting.pop()
         if id(node) not in reached:
             reached[id(node)] = node
-            if node.across is not None:
-                waiting.append(node.across)
+            waiting.extend(node.across.values())
     return list(reached.values())

@@ -243,3 +243,48 @@ class ScheduleView(Struct, frozen=True, kw_only=True):
             return []
         slots = chain([self.next_at], self.cron.following(self.next_at))
         return [slot.astimezone(self.cron.zone) for slot in islice(slots, count)]
+
+
+class SubscriptionView(Struct, frozen=True, kw_only=True):
+    name: str
+    glob: str
+    function: str
+    filter: str | None = None
+    mapper: Any = None
+    ordered: bool = False
+    enabled: bool
+    origin: str
+    """`code module:name` where code declares it, `undeclared module:name` where code did; else `runtime`."""
+    since_sequence: int
+    since_at: datetime | None = None
+    declared_at: datetime
+    function_known: bool
+    """Whether a worker has ever declared the function."""
+    parked: int = 0
+
+    @property
+    def state(self) -> str:
+        """In one word: `enabled` or `disabled`."""
+        return "enabled" if self.enabled else "disabled"
+
+    @property
+    def declared_in_code(self) -> bool:
+        """Whether a worker that starts declares it again."""
+        return self.origin.startswith("code ")
+
+    @property
+    def is_left_over(self) -> bool:
+        """Whether code declared it once, and does so no more."""
+        return self.origin.startswith("undeclared ")
+
+
+class Match(Struct, frozen=True, kw_only=True):
+    """What an event would mean for a subscription whose glob means it."""
+
+    subscription: str
+    function: str
+    outcome: str
+    """`start`, `filtered`, `parked`, or `same run` when another subscription has started the function by then."""
+    input: Any = None
+    code: str | None = None
+    message: str | None = None

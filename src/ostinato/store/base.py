@@ -10,7 +10,9 @@ from typing import TypeVar
 from msgspec import json
 
 from ..model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
-from ..model.event import Page, Place, Position, Subscription, subscription_in
+from ..model.drainer import DrainerView, ParkedView, drainer_in, parked_in
+from ..model.event import Event, Page, Place, Position, Subscription, event_in, position_in, subscription_in
+from ..model.history import EventCount, EventFilter, EventLink, RunLink, count_in, event_link_in, run_link_in
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
 from ..model.view import (
@@ -23,9 +25,10 @@ from ..model.view import (
     RunView,
     ScheduleView,
     Selection,
+    SubscriptionView,
     WorkerView,
 )
-from . import flows, walking
+from . import flows, recalling, walking
 from .flows import Cancellation, Flow, Row
 from .ports import DeclaredDrainer, DeclaredFunction, DeclaredQueue, Ended, Fence, Pass, Transaction
 
@@ -108,9 +111,47 @@ class FlowViews:
     async def subscriptions(self) -> list[Subscription]:
         return [subscription_in(row) for row in await self._read("subscriptions")]
 
+    async def subscription_views(self, name: str | None = None) -> list[SubscriptionView]:
+        return [json.decode(row[0], type=SubscriptionView) for row in await self._read("subscription_views", name=name)]
+
+    async def events(self, ids: Sequence[str]) -> list[Event]:
+        return [event_in(row) for row in await self._read("events_by_id", ids=flows.encoded(ids))]
+
+    async def recent_events(self, where: EventFilter) -> list[Event]:
+        return await self._store.read(recalling.recent(where))
+
+    async def event_counts(self) -> list[EventCount]:
+        return [count_in(row) for row in await self._read("event_counts")]
+
+    async def event_links(
+        self, *, ids: Sequence[str] = (), causes: Sequence[str] = (), runs: Sequence[str] = ()
+    ) -> list[EventLink]:
+        asked = {"ids": flows.encoded(ids), "causes": flows.encoded(causes), "runs": flows.encoded(runs)}
+        found = {row[0]: event_link_in(row) for row in await self._read("event_links", **asked)}
+        return [found[event_id] for event_id in sorted(found)]
+
+    async def run_links(self, *, ids: Sequence[str] = (), reasons: Sequence[str] = ()) -> list[RunLink]:
+        rows = await self._read("run_links", ids=flows.encoded(ids), reasons=flows.encoded(reasons))
+        found = {row[0]: run_link_in(row) for row in rows}
+        return [found[run_id] for run_id in sorted(found)]
+
     async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
         rows = await self._read("parked_entities", names=flows.encoded(subscriptions))
         return {(name, (kind, entity)) for name, kind, entity in rows}
+
+    async def drainers(self, name: str | None = None, *, count_to: int) -> list[DrainerView]:
+        return [await self._drainer(row, count_to) for row in await self._read("drainers", name=name)]
+
+    async def _drainer(self, row: Row, count_to: int) -> DrainerView:
+        position = position_in(row[3])
+        lag = await self._store.lag(position, count_to) if row[12] == row[13] else None
+        return drainer_in(row, position, lag)
+
+    async def parked(
+        self, subscription: str | None = None, event: str | None = None, *, limit: int
+    ) -> list[ParkedView]:
+        rows = await self._read("parked", subscription=subscription, event=event, limit=limit)
+        return [parked_in(row) for row in rows]
 
     async def _read(self, block: str, **arguments: object) -> Sequence[Row]:
         return await self._store.read(flows.reading(block, **arguments))
@@ -164,6 +205,14 @@ class FlowStore(ABC):
     @abstractmethod
     def reading_on(self, position: Position, limit: int) -> Flow[Page]:
         """The next page for one who keeps the position himself."""
+
+    @abstractmethod
+    def counting(self, position: Position, limit: int) -> Flow[int]:
+        """How many events come after a position, counted to a limit."""
+
+    @abstractmethod
+    def finding(self, since: int) -> Flow[Position]:
+        """The position before the first event that was recorded from a moment on."""
 
     @abstractmethod
     def begin(self, *, limit: float | None = None) -> AbstractAsyncContextManager[Transaction]: ...
@@ -241,6 +290,9 @@ class FlowStore(ABC):
     async def prune(self, state: str, *, keep: float, limit: int) -> int:
         return await self.write(flows.pruning(state, keep=keep, limit=limit))
 
+    async def prune_events(self, *, keep: float, keep_unread: float | None, passed: int, limit: int) -> Sequence[int]:
+        return await self.write(recalling.pruning(keep, keep_unread, passed, limit))
+
     async def tidy(self) -> None:
         await self.write(flows.tidying(), single=False)
 
@@ -267,9 +319,56 @@ class FlowStore(ABC):
         declared = flows.reading("declare_drainers", drainers=flows.encoded(drainers), lineage=place.lineage)
         await self.write(declared, single=True)
 
-    async def declare_subscriptions(self, subscriptions: Sequence[Subscription]) -> None:
-        declared = flows.reading("declare_subscriptions", subscriptions=flows.encoded(subscriptions))
-        await self.write(declared, single=True)
+    async def declare_subscriptions(self, subscriptions: Sequence[Subscription], modules: Sequence[str] = ()) -> None:
+        await self.write(flows.declaring_subscriptions(subscriptions, modules))
+
+    async def add_subscription(self, subscription: Subscription) -> bool:
+        return await self.write(flows.adding_subscription(subscription))
+
+    async def switch_subscription(self, name: str, *, enabled: bool) -> bool:
+        return await self.write(flows.switching_subscription(name, enabled=enabled))
+
+    async def remove_subscription(self, name: str) -> bool:
+        return await self.write(flows.removing_subscription(name))
+
+    async def caught_up(self, subscription: str) -> None:
+        await self.write(flows.having_caught_up(subscription))
+
+    async def knows_drainer(self, name: str) -> bool:
+        return bool(await self.read(flows.reading("find_drainer", name=name)))
+
+    async def hold_drainer(self, transaction: Transaction, name: str) -> str | None:
+        return await transaction.ask(flows.holding_drainer(name))
+
+    async def reset_drainer(self, name: str, position: Position) -> bool:
+        return await self.write(flows.resetting_drainer(name, position.text()))
+
+    async def acknowledge(self, name: str, *, start: str, end: str, count: int) -> bool:
+        return await self.write(flows.acknowledging(name, start, end, count))
+
+    async def remove_drainer(self, name: str) -> bool:
+        return bool(await self.write(flows.reading("remove_drainer", name=name), single=True))
+
+    async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
+        rows = await transaction.ask(flows.reading("parked_entities", names=flows.encoded(subscriptions)))
+        return {(name, (kind, entity)) for name, kind, entity in rows}
+
+    async def parked_chain(
+        self, transaction: Transaction, subscription: str, event: str, entity: tuple[str, str] | None
+    ) -> list[Event]:
+        kind, entity_id = entity or (None, None)
+        chain = {"subscription": subscription, "event": event, "entity_type": kind, "entity_id": entity_id}
+        return [event_in(row) for row in await transaction.ask(flows.reading("parked_chain", **chain))]
+
+    async def lag(self, position: Position, limit: int) -> int:
+        return await self.read(self.counting(position, limit))
+
+    async def position_at(self, since: int) -> Position:
+        return await self.read(self.finding(since))
+
+    async def recorded(self, last: int, end: int, *, since: int, until: int, limit: int) -> list[Event]:
+        wanted = flows.reading("events_recorded", last=last, end=end, since=since, until=until, limit=limit)
+        return [event_in(row) for row in await self.read(wanted)]
 
     async def place(self) -> Place:
         return await self.read(self.locating())

@@ -21,6 +21,7 @@ from ..model.change import (
     CursorMoved,
     EventParked,
     EventRecorded,
+    EventUnparked,
     Fenced,
     KeyFreed,
     RunCompleted,
@@ -29,6 +30,7 @@ from ..model.change import (
     RunStarted,
     ScheduleMoved,
 )
+from ..model.event import Subscription
 from ..model.outcome import rescue
 from ..model.run import Orphan
 from ..model.schedule import Known, Missed, Planned, Schedule, first_slot, micros, moment
@@ -70,7 +72,8 @@ class Dialect(Protocol):
 
 
 def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
-    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, new runs, then the ledger."""
+    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, new runs, the
+    ledger."""
     areas = _areas(changes)
     completed = areas.get(RunCompleted)
     refused = (yield from _completing(completed, dialect)) if completed else frozenset[str]()
@@ -88,12 +91,14 @@ def _ledger(areas: Mapping[type, list[Any]], dialect: Dialect) -> Flow[dict[str,
     recorded = (yield from dialect.recording(areas[EventRecorded])) if EventRecorded in areas else {}
     if parked := areas.get(EventParked):
         yield Call("park_events", {"parked": encoded(parked)})
+    if unparked := areas.get(EventUnparked):
+        yield Call("unpark_events", {"unparked": encoded(unparked)})
     for moved in areas.get(CursorMoved, ()):
         yield Call("move_drainer", structs.asdict(moved))
     return recorded
 
 
-_LEDGER = {EventRecorded, EventParked, CursorMoved}
+_LEDGER = {EventRecorded, EventParked, EventUnparked, CursorMoved}
 
 
 def _areas(changes: Iterable[Change]) -> dict[type, list[Any]]:
@@ -346,6 +351,70 @@ def resuming_schedule(name: str) -> Flow[bool]:
     next_at = schedule.cron.after(max(now, known.last_slot or now))
     yield Call("resume_schedule", {"name": name, "next_at": micros(next_at)})
     return True
+
+
+# --- drainers -------------------------------------------------------------------------------------------------------
+
+
+def resetting_drainer(name: str, position: str) -> Flow[bool]:
+    """Puts a drainer elsewhere, once nobody holds it; whether there is one of the name."""
+    rows = yield Call("lock_drainer", {"name": name})
+    for _, lineage in rows:
+        yield Call("reset_drainer", {"name": name, "position": position, "lineage": lineage})
+    return bool(rows)
+
+
+def acknowledging(name: str, start: str, end: str, count: int) -> Flow[bool]:
+    """Moves a drainer on, once nobody holds it, if it is still where its reader began."""
+    rows = yield Call("lock_drainer", {"name": name})
+    if not rows or rows[0][0] != start:
+        return False
+    yield Call("move_drainer", {"drainer": name, "position": end, "processed": count})
+    return True
+
+
+def holding_drainer(name: str) -> Flow[str | None]:
+    """Keeps a drainer from passing on until the transaction ends; answers where it is."""
+    rows = yield Call("lock_drainer", {"name": name})
+    return rows[0][0] if rows else None
+
+
+# --- subscriptions --------------------------------------------------------------------------------------------------
+
+
+def declaring_subscriptions(subscriptions: Sequence[Subscription], modules: Sequence[str]) -> Flow[None]:
+    yield Call("lock_subscriptions", {})
+    if subscriptions:
+        yield Call("declare_subscriptions", {"subscriptions": encoded(subscriptions)})
+    if modules:
+        names = encoded([subscription.name for subscription in subscriptions])
+        yield Call("undeclare_subscriptions", {"names": names, "modules": encoded(modules)})
+
+
+def adding_subscription(subscription: Subscription) -> Flow[bool]:
+    """Whether there was none of the name."""
+    yield Call("lock_subscriptions", {})
+    if (yield Call("subscription_views", {"name": subscription.name})):
+        return False
+    yield Call("declare_subscriptions", {"subscriptions": encoded([subscription])})
+    return True
+
+
+def switching_subscription(name: str, *, enabled: bool) -> Flow[bool]:
+    yield Call("lock_subscriptions", {})
+    return bool((yield Call("switch_subscription", {"name": name, "enabled": enabled})))
+
+
+def removing_subscription(name: str) -> Flow[bool]:
+    yield Call("lock_subscriptions", {})
+    removed = yield Call("remove_subscription", {"name": name})
+    yield Call("forget_parked", {"name": name})
+    return bool(removed)
+
+
+def having_caught_up(name: str) -> Flow[None]:
+    yield Call("lock_subscriptions", {})
+    yield Call("caught_up", {"name": name})
 
 
 def reading(block: str, **arguments: object) -> Flow[Sequence[Row]]:

@@ -11,7 +11,9 @@ from msgspec import Raw, Struct
 from ..errors import ConfigError
 from ..model.change import Change, Committed
 from ..model.diagnosis import FileFacts, MissingGrant, QueueHealth, ServerFacts, StrandedRuns
-from ..model.event import Page, Place, Position, Subscription
+from ..model.drainer import DrainerView, ParkedView
+from ..model.event import Event, Page, Place, Position, Subscription
+from ..model.history import EventCount, EventFilter, EventLink, RunLink
 from ..model.run import Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
 from ..model.view import (
@@ -24,6 +26,7 @@ from ..model.view import (
     RunView,
     ScheduleView,
     Selection,
+    SubscriptionView,
     WorkerView,
 )
 from .flows import Cancellation, Flow
@@ -273,6 +276,11 @@ class Verbs(Protocol):
 
     async def prune(self, state: str, *, keep: float, limit: int) -> int: ...
 
+    async def prune_events(self, *, keep: float, keep_unread: float | None, passed: int, limit: int) -> Sequence[int]:
+        """Removes the oldest events after the number `passed`, up to the first that is younger than `keep` seconds, or
+        that a drainer has not read and that is younger than `keep_unread` (None: whatever its age). Those that are
+        parked stay. Answers the numbers of those that are gone, in order."""
+
     async def tidy(self) -> None:
         """Removes what nobody needs: keys past their time, workers long dead."""
 
@@ -305,8 +313,36 @@ class Views(Protocol):
 
     async def subscriptions(self) -> list[Subscription]: ...
 
+    async def subscription_views(self, name: str | None = None) -> list[SubscriptionView]:
+        """All subscriptions, or the one of that name."""
+
+    async def events(self, ids: Sequence[str]) -> list[Event]:
+        """Those of these events that are there."""
+
+    async def recent_events(self, where: EventFilter) -> list[Event]:
+        """Events that match, the latest first."""
+
+    async def event_counts(self) -> list[EventCount]:
+        """How many events there are, by type and source."""
+
+    async def event_links(
+        self, *, ids: Sequence[str] = (), causes: Sequence[str] = (), runs: Sequence[str] = ()
+    ) -> list[EventLink]:
+        """Events by their ids, by what caused them, and by the runs that recorded them."""
+
+    async def run_links(self, *, ids: Sequence[str] = (), reasons: Sequence[str] = ()) -> list[RunLink]:
+        """Runs by their ids, and by how they were invoked: by an event, or by a run."""
+
     async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
         """The entities of which these subscriptions have events parked."""
+
+    async def drainers(self, name: str | None = None, *, count_to: int) -> list[DrainerView]:
+        """All drainers, or the one of that name. Counts of what they have not read end at `count_to`."""
+
+    async def parked(
+        self, subscription: str | None = None, event: str | None = None, *, limit: int
+    ) -> list[ParkedView]:
+        """What is parked, in order; for one subscription, or one event."""
 
     async def functions(self) -> list[FunctionView]: ...
 
@@ -372,8 +408,53 @@ class Ledger(Protocol):
     async def declare_drainers(self, drainers: Sequence[DeclaredDrainer]) -> None:
         """Writes down what a starting worker declares. A drainer that is there keeps its position."""
 
-    async def declare_subscriptions(self, subscriptions: Sequence[Subscription]) -> None:
-        """Writes down what a starting worker declares. What an operator has switched off stays off."""
+    async def declare_subscriptions(self, subscriptions: Sequence[Subscription], modules: Sequence[str] = ()) -> None:
+        """Writes down what a starting worker declares. What an operator has switched off stays off. Others that code of
+        the same modules had declared are noted as left over."""
+
+    async def add_subscription(self, subscription: Subscription) -> bool:
+        """False when there is one of the name."""
+
+    async def switch_subscription(self, name: str, *, enabled: bool) -> bool:
+        """False when it is so already, or there is none of the name."""
+
+    async def remove_subscription(self, name: str) -> bool:
+        """Removes a subscription and what is parked for it; False when there is none of the name."""
+
+    async def caught_up(self, subscription: str) -> None:
+        """Notes that it was given what was in the ledger when it came."""
+
+    async def knows_drainer(self, name: str) -> bool: ...
+
+    async def hold_drainer(self, transaction: Transaction, name: str) -> str | None:
+        """Waits until nobody has the drainer, and keeps it from passing on until the transaction ends; answers where it
+        is, as it is stored."""
+
+    async def reset_drainer(self, name: str, position: Position) -> bool:
+        """Puts a drainer elsewhere and wakes who drains; False when there is none of the name."""
+
+    async def acknowledge(self, name: str, *, start: str, end: str, count: int) -> bool:
+        """Moves a drainer on; False when it is not where its reader began any more."""
+
+    async def remove_drainer(self, name: str) -> bool:
+        """Forgets a drainer and how far it was; False when there is none of the name."""
+
+    async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
+        """The entities of which these subscriptions have events parked, as the transaction sees it."""
+
+    async def parked_chain(
+        self, transaction: Transaction, subscription: str, event: str, entity: tuple[str, str] | None
+    ) -> list[Event]:
+        """A parked event in its order among those of the entity that are parked too, if one is given."""
+
+    async def lag(self, position: Position, limit: int) -> int:
+        """How many events come after a position, counted to a limit."""
+
+    async def position_at(self, since: int) -> Position:
+        """The position before the first event that was recorded from a moment on, in microseconds since 1970."""
+
+    async def recorded(self, last: int, end: int, *, since: int, until: int, limit: int) -> list[Event]:
+        """Events by number after `last` up to `end`, of those recorded between two moments."""
 
     async def place(self) -> Place:
         """Where the ledger is now."""

@@ -15,6 +15,7 @@ from ..app import App
 from ..clock import Duration
 from ..engine.context import BlockingTx
 from ..engine.door import NO_OPTIONS, EnqueueOptions
+from ..engine.recording import EMPTY
 from ..engine.threads import entered
 from ..errors import ConfigError, InvalidOption, WouldBlock
 from ..function import Enqueuer
@@ -23,7 +24,7 @@ from .hold import Hold
 from .views import Handle, View
 
 if TYPE_CHECKING:
-    from .views import Queues, Runs, Schedules, Workers
+    from .views import Events, Queues, Runs, Schedules, Workers
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Client:
         workers: Workers
         queues: Queues
         schedules: Schedules
+        events: Events
 
     def __init__(self, app: App | str | None = None, /, **settings: Any) -> None:
         if isinstance(app, App) and settings:
@@ -88,6 +90,65 @@ class Client:
         each = list(inputs)  # on this thread: it may be a cursor's
         work = partial(self.app.runs.enqueue_many, name, each, settled)
         return [Handle.of_run(handle, self._ask) for handle in self._carry_out("enqueue_many", work, settled.conn)]
+
+    def record(
+        self,
+        event_type: str,
+        payload: Any = EMPTY,
+        /,
+        *,
+        entity: tuple[str, str] | None = None,
+        idempotency_key: str | None = None,
+        caused_by: str | None = None,
+        source: str | None = None,
+        occurred_at: datetime | None = None,
+        ordered: bool = False,
+        conn: object | None = None,
+    ) -> str:
+        """Records an event; answers its id, or that of the event that has its idempotency key.
+
+        With a sync `conn=` it is done here, on the calling thread and inside the caller's transaction.
+        """
+        work = partial(
+            self.app.record,
+            event_type,
+            payload,
+            entity=entity,
+            idempotency_key=idempotency_key,
+            caused_by=caused_by,
+            source=source,
+            occurred_at=occurred_at,
+            ordered=ordered,
+            conn=conn,
+        )
+        return self._carry_out("record", work, conn)
+
+    def record_many(
+        self,
+        event_type: str,
+        events: Iterable[Mapping[str, Any]],
+        /,
+        *,
+        entity: tuple[str, str] | None = None,
+        caused_by: str | None = None,
+        source: str | None = None,
+        occurred_at: datetime | None = None,
+        ordered: bool = False,
+        conn: object | None = None,
+    ) -> list[str]:
+        """Records many events of a type, all or none; see `App.record_many`."""
+        work = partial(
+            self.app.record_many,
+            event_type,
+            list(events),  # on this thread: it may be a cursor's
+            entity=entity,
+            caused_by=caused_by,
+            source=source,
+            occurred_at=occurred_at,
+            ordered=ordered,
+            conn=conn,
+        )
+        return self._carry_out("record_many", work, conn)
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingTx]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
+from ..engine import following
 from ..resources import runs
 
 if TYPE_CHECKING:
+    from ..model.event import Event
     from ..model.view import RunView
-    from ..resources import queues, schedules, workers
+    from ..resources import events, queues, schedules, workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +54,8 @@ def seen(value: Any, wait: Wait) -> Any:
     """What a verb answered, with handles that block."""
     if isinstance(value, runs.Handle):
         return Handle.of_run(value, wait)
+    if isinstance(value, following.Following):
+        return Following(value, "events.follow()", wait)
     if isinstance(value, list) and value and isinstance(value[0], runs.Handle):
         return [Handle.of_run(each, wait) for each in value]
     return value
@@ -106,6 +110,41 @@ if TYPE_CHECKING:
         pause = blocking(schedules.Schedules.pause)
         resume = blocking(schedules.Schedules.resume)
         fire = blocking(schedules.Schedules.fire)
+
+    class Events(View):
+        get = blocking(events.Events.get)
+        recent = blocking(events.Events.recent)
+        types = blocking(events.Events.types)
+        trace = blocking(events.Events.trace)
+        read = blocking(events.Events.read)
+
+        def follow(
+            self,
+            on: str = "**",
+            *,
+            entity: tuple[str, str] | None = None,
+            source: str | None = None,
+            token: str | None = None,
+            start_at: str = "now",
+        ) -> Following: ...
+
+
+class Following(View):
+    """Events as they are recorded: `for event in client.events.follow("price.*")`. Each step waits for the next."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        try:
+            return self._wait("events.follow()", self._of.__anext__)  # type: ignore[attr-defined, no-any-return]
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    if TYPE_CHECKING:
+        token: str | None
+        begin = blocking(following.Following.begin)
+        aclose = blocking(following.Following.aclose)
 
 
 class Handle(View):

@@ -177,7 +177,16 @@ class Hand(Worker):
         if self._registry.schedules:
             while await self._timetable.tick() == AT_ONCE:
                 pass
+        await self._drain_the_ledger()
         return any([await self._take_from(queue) for queue in await self._queues()])
+
+    async def _drain_the_ledger(self) -> None:
+        for draining in self._drainings:
+            drained = await draining.to_the_end()
+            if drained.error is not None:
+                raise OstinatoError(
+                    f"drainer {draining.name!r} cannot go on past event {drained.halted_on_event_id}: {drained.error}"
+                )
 
     async def _take_from(self, queue: str) -> bool:
         if await self._store.next_due(queue) == 0:

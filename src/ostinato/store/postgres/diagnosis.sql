@@ -78,8 +78,9 @@ with place as (
     from wanted cross join place join pg_proc f on f.pronamespace = place.oid and (wanted.name is null or f.proname = wanted.name)
     where kind = 'function' and not has_function_privilege(role, f.oid, verb)
     union all
-    select role_name, role_kind, format('usage on the sequence %s', s.relname)
-    from wanted cross join place join pg_class s on s.relnamespace = place.oid and s.relkind = 'S'
+    select role_name, role_kind, format('%s on the sequence %s', verb, s.relname)
+    from wanted cross join place
+    join pg_class s on s.relnamespace = place.oid and s.relkind = 'S' and (wanted.name is null or s.relname = wanted.name)
     where kind = 'sequence' and not has_sequence_privilege(role, s.oid, verb)
     union all
     select name, 'nothing', 'everything' from roles where kind is null and name = current_user

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import asyncpg
 
 from ...errors import (
+    AppendOnly,
     InvalidInput,
     InvalidOption,
     NotMigrated,
@@ -24,6 +25,7 @@ _UNKNOWN_FUNCTION = "OS001"
 _QUEUE_FULL = "OS002"
 _INVALID_OPTION = "OS003"
 _INVALID_INPUT = "OS004"
+_APPEND_ONLY = "OS005"
 _NOT_PERMITTED = "42501"
 _FAILED_TRANSACTION = "25P02"
 
@@ -52,7 +54,7 @@ _LOST_STATES = {"57P01", "57P02", "57P03", "53300", "53100", "28000", "28P01", "
 _UNMIGRATED_STATES = {"42P01", "3F000", "42883", "42703"}
 """The same as SQLSTATEs, for the drivers of callers. All states that begin with 08 are of lost connections."""
 
-_THEIRS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+_THEIRS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError)
 
 RETRIABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 """The server undid the transaction; the same one may succeed."""
@@ -102,6 +104,8 @@ def _refusal(code: str | None, message: str) -> OstinatoError | None:
         return InvalidOption(message)
     if code == _INVALID_INPUT:
         return InvalidInput(message)
+    if code == _APPEND_ONLY:
+        return AppendOnly(f"{message}; record another event that says what is different now")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Who may do what: the least that those who enqueue, those who work and those who look must be allowed."""
+"""Who may do what: the least that those who enqueue or record, those who work and those who look must be allowed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class Privilege(NamedTuple):
 
 
 def producing() -> list[Privilege]:
-    """To enqueue, by SQL or through the library.
+    """To enqueue and to record, by SQL or through the library.
 
     The functions have their caller's rights, so the caller needs what they touch: which functions and queues there are,
-    how many runs wait in a queue, and which run holds a key. Not what a run is given or returns. A run is inserted with
-    the columns that an enqueue writes and no others.
+    how many runs wait in a queue, and which run or event has a key. Not what a run is given or returns, nor what an
+    event says. A run is inserted with the columns that an enqueue writes and no others, and so is an event.
     """
     script = _shipped_sql()
     return [
         Privilege("usage", "schema"),
-        *(Privilege("execute", "function", name) for name in _ENQUEUING),
+        *(Privilege("execute", "function", name) for name in (*_ENQUEUING, *_RECORDING)),
         Privilege("select", "table", HISTORY),
         Privilege("select", "table", "functions", ("name", "queue", "priority")),
         Privilege("select", "table", "queues", ("name", "max_waiting")),
@@ -44,6 +44,9 @@ def producing() -> list[Privilege]:
         Privilege("insert", "table", "runs", _inserted(script, "runs")),
         Privilege("select", "table", "keys", ("function", "key", "run_id")),
         Privilege("insert", "table", "keys", _inserted(script, "keys")),
+        Privilege("usage", "sequence", "events_sequence"),
+        Privilege("select", "table", "events", ("id", "idempotency_key")),
+        Privilege("insert", "table", "events", _inserted(script, "events")),
     ]
 
 
@@ -53,6 +56,7 @@ def working() -> list[Privilege]:
         Privilege("usage", "schema"),
         Privilege("execute", "function"),
         Privilege("usage", "sequence"),
+        Privilege("select", "sequence", "events_sequence"),
         Privilege("select", "table"),
         *(Privilege(verb, "table", but=HISTORY) for verb in ("insert", "update", "delete")),
     ]
@@ -64,6 +68,8 @@ def reading() -> list[Privilege]:
         Privilege("usage", "schema"),
         Privilege("execute", "function", "clock"),
         Privilege("execute", "function", "micros"),
+        Privilege("execute", "function", "timeline"),
+        Privilege("select", "sequence", "events_sequence"),
         Privilege("select", "table"),
     ]
 
@@ -87,6 +93,9 @@ _ENQUEUING = (
     "clock",
     "micros",
 )
+
+
+_RECORDING = ("record", "event_request", "event_text", "insert_events", "adopt_ledger", "ring_ledger")
 
 
 class Expected(NamedTuple):

@@ -18,42 +18,35 @@ where name = :drainer
 
 -- name: take_drainer
 -- For the rest of the transaction. No row comes back if another holds it.
-select position, lineage,
-       (select system_identifier::text from pg_control_system()),
+select d.position, split_part(d.lineage, '/', 1), l.lineage, l.restored_to, l.xmin = l.written_by and l.tableoid = l.home,
        pg_current_xact_id()::text, pg_current_snapshot()::text
-from ostinato.drainers
-where name = :name
-for update skip locked
+from ostinato.drainers d
+cross join ostinato.ledger l
+where d.name = :name
+for update of d skip locked
 
 -- name: find_drainer
-select position, lineage,
-       (select system_identifier::text from pg_control_system()),
-       null, pg_current_snapshot()::text
-from ostinato.drainers
-where name = :name
+select d.position, split_part(d.lineage, '/', 1), l.lineage, l.restored_to, l.xmin = l.written_by and l.tableoid = l.home,
+       pg_current_xact_id_if_assigned()::text, pg_current_snapshot()::text
+from ostinato.drainers d
+cross join ostinato.ledger l
+where d.name = :name
 
 -- name: place
 -- Where the ledger is now, for one who is about to read it.
-select (select system_identifier::text from pg_control_system()), pg_current_snapshot()::text,
+select l.lineage || '/' || ostinato.timeline(), l.restored_to, l.xmin = l.written_by and l.tableoid = l.home,
+       pg_current_xact_id_if_assigned()::text, pg_current_snapshot()::text,
        (select case when is_called then last_value else 0 end from ostinato.events_sequence)
+from ostinato.ledger l
+
+-- name: adopt_ledger
+select ostinato.adopt_ledger()
 
 -- name: events_between
--- What became visible from one snapshot to another: from transactions that began after the first, and from those that were open then.
--- Two branches are two index scans; written as one condition it was a walk along the primary key. Not in order.
-(select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
-        ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
- from ostinato.events
- where xid >= pg_snapshot_xmax(:after::text::pg_snapshot) and xid < pg_snapshot_xmax(:until::text::pg_snapshot)
-   and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
- order by xid, sequence_no
- limit :limit)
-union all
-(select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
-        ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
- from ostinato.events
- where xid = any(array(select pg_snapshot_xip(:after::text::pg_snapshot)))
-   and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
- limit :limit)
+-- What became visible from one snapshot to another. Not in order.
+select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
+       ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
+from ostinato.events_between(:after::text::pg_snapshot, :until::text::pg_snapshot, :floor, :limit)
 
 -- name: window
 -- The lowest and the highest number of what became visible from one snapshot to another.
@@ -61,43 +54,28 @@ select min(sequence_no), max(sequence_no)
 from (
     select sequence_no from ostinato.events
     where xid >= pg_snapshot_xmax(:after::text::pg_snapshot) and xid < pg_snapshot_xmax(:until::text::pg_snapshot)
-      and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+      and pg_visible_in_snapshot(xid, :until::text::pg_snapshot) and sequence_no > :floor::bigint
     union all
-    select sequence_no from ostinato.events
-    where xid = any(array(select pg_snapshot_xip(:after::text::pg_snapshot)))
-      and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+    select e.sequence_no
+    from pg_snapshot_xip(:after::text::pg_snapshot) as open (xid)
+    join ostinato.events e on e.xid between open.xid and open.xid and e.sequence_no > :floor::bigint
+    where pg_visible_in_snapshot(open.xid, :until::text::pg_snapshot)
 ) w
 
 -- name: events_in_window
--- A page of a window that has many: along the primary key, since paging by the two branches would read all of it for every page.
+-- A page of a window that has many, in order.
 select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
        ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
-from ostinato.events
-where sequence_no > :last::bigint and sequence_no <= :end::bigint
-  and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
-  and not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)
-order by sequence_no
-limit :limit
+from ostinato.events_in_window(:after::text::pg_snapshot, :until::text::pg_snapshot, :last, :end, :restored, :limit,
+                               :read_until::text::pg_snapshot, :read_last)
 
 -- name: restored_window
--- After a restore into another cluster: what the snapshot of the old one had not seen, of the events that came with the restore, and all
--- that was recorded here. An event was recorded here if the row's own transaction is the one that it names.
+-- After a restore: of the events that came along, those that the snapshot of the other cluster had not seen, and all that was recorded here.
 select min(sequence_no), max(sequence_no)
 from ostinato.events
-where case when xmin::text::bigint = xid::text::numeric % 4294967296 then pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+where case when sequence_no > :restored::bigint then pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
            else not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)
                 and not (sequence_no <= :read_last::bigint and pg_visible_in_snapshot(xid, :read_until::text::pg_snapshot)) end
-
--- name: restored_events
-select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
-       ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
-from ostinato.events
-where sequence_no > :last::bigint and sequence_no <= :end::bigint
-  and case when xmin::text::bigint = xid::text::numeric % 4294967296 then pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
-           else not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)
-                and not (sequence_no <= :read_last::bigint and pg_visible_in_snapshot(xid, :read_until::text::pg_snapshot)) end
-order by sequence_no
-limit :limit
 
 -- name: set_lineage
 update ostinato.drainers set lineage = :lineage, position = :position where name = :name
@@ -144,3 +122,96 @@ where (subscriptions.glob, subscriptions.function, subscriptions.filter, subscri
 select distinct subscription, entity_type, entity_id
 from ostinato.parked
 where subscription = any(array(select jsonb_array_elements_text(:names::text::jsonb))) and entity_id is not null
+
+-- name: unpark_events
+delete from ostinato.parked p
+using jsonb_array_elements(:unparked::text::jsonb) as c(e)
+where p.subscription = e->>'subscription' and p.sequence_no = (e->>'sequence_no')::bigint
+
+-- name: parked
+-- In the order in which they were recorded.
+select p.subscription, p.event_id, v.type, p.sequence_no, p.entity_type, p.entity_id, p.code, p.message, ostinato.micros(p.parked_at)
+from ostinato.parked p
+left join ostinato.events v on v.sequence_no = p.sequence_no
+where (:subscription::text is null or p.subscription = :subscription) and (:event::text is null or p.event_id = :event)
+order by p.sequence_no, p.subscription
+limit :limit
+
+-- name: parked_chain
+-- A parked event, and those of its entity that are parked too, if an entity is given.
+select v.sequence_no, v.id, v.type, v.entity_type, v.entity_id, v.payload::text, v.caused_by, v.run_id, v.source,
+       ostinato.micros(v.occurred_at), ostinato.micros(v.recorded_at), v.idempotency_key
+from ostinato.parked p
+join ostinato.events v on v.sequence_no = p.sequence_no
+where p.subscription = :subscription
+  and (p.event_id = :event or (p.entity_type = :entity_type::text and p.entity_id = :entity_id::text))
+order by v.sequence_no
+
+-- name: events_recorded
+-- Those of a time, by number.
+select sequence_no, id, type, entity_type, entity_id, payload::text, caused_by, run_id, source,
+       ostinato.micros(occurred_at), ostinato.micros(recorded_at), idempotency_key
+from ostinato.events
+where sequence_no > :last::bigint and sequence_no <= :end::bigint
+  and recorded_at >= to_timestamp(:since::bigint / 1000000.0) and recorded_at < to_timestamp(:until::bigint / 1000000.0)
+order by sequence_no
+limit :limit
+
+-- name: first_since
+-- The lowest number of what was recorded from a moment on.
+select sequence_no
+from ostinato.events
+where recorded_at >= to_timestamp(:since::bigint / 1000000.0)
+order by sequence_no
+limit 1
+
+-- name: count_between
+-- How much became visible from one snapshot to another.
+select (select count(*) from (
+           select 1 from ostinato.events
+           where xid >= pg_snapshot_xmax(:after::text::pg_snapshot) and xid < pg_snapshot_xmax(:until::text::pg_snapshot)
+             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+           limit :limit) younger)
+     + (select count(*) from (
+           select 1 from ostinato.events
+           where xid = any(array(select pg_snapshot_xip(:after::text::pg_snapshot)))
+             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+           limit :limit) late)
+
+-- name: count_in_window
+select count(*) from (
+    select 1 from ostinato.events
+    where sequence_no > :last::bigint and sequence_no <= :end::bigint
+      and (sequence_no <= :restored::bigint or (pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+                                                and not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)))
+    limit :limit) w
+
+-- name: drainers
+-- All, or one; the last column is the ledger whose transactions positions speak of now.
+select d.name, d.glob, d.origin, d.position, ostinato.micros(d.created_at), ostinato.micros(d.last_drained_at), d.processed,
+       case d.origin when 'built-in' then (select count(*) from ostinato.parked) else 0 end,
+       d.failures, d.halted_on, d.error, ostinato.micros(d.retry_at), split_part(d.lineage, '/', 1),
+       (select l.lineage from ostinato.ledger l)
+from ostinato.drainers d
+where :name::text is null or d.name = :name
+order by d.origin <> 'built-in', d.name
+
+-- name: lock_drainer
+-- For the rest of the transaction, once nobody else holds it.
+select position, (select l.lineage from ostinato.ledger l)
+from ostinato.drainers
+where name = :name
+for update
+
+-- name: reset_drainer
+-- Who sleeps on the ledger has something to read again.
+with moved as (
+    update ostinato.drainers
+    set position = :position, lineage = :lineage, failures = 0, halted_on = null, error = null, retry_at = null
+    where name = :name
+    returning name
+)
+select ostinato.ring_ledger() from moved
+
+-- name: remove_drainer
+delete from ostinato.drainers where name = :name returning name

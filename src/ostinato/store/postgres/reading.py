@@ -1,13 +1,15 @@
 """Reading the ledger in order, by the difference of snapshots (see ledger.sql and the migration).
 
-Traps: what the reader's own transaction records must not count as read, so its id is added to those in progress; and
-paging a large window by transactions would be quadratic, so it is frozen and walked by number.
+Traps: what the reader's own transaction records must not count as read, so its id is added to those in progress; paging
+a large window by transactions would be quadratic, so it is frozen and walked by number; and events that came with a
+restore name transactions of another cluster, so they are compared with no snapshot of this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -21,16 +23,48 @@ BEGINNING = "3:3:"
 _sequence = attrgetter("sequence_no")
 
 
+class Present(NamedTuple):
+    """Up to where one can read now."""
+
+    until: str
+    """A snapshot in which the reader's own transaction is in progress, as it is for everybody else."""
+    floor: int
+    """Events up to this one came with a restore."""
+
+
+class Taken(NamedTuple):
+    """A drainer, and the ledger it is to read."""
+
+    position: Position
+    present: Present
+    lineage: str
+    moved: bool
+    """Whether the position speaks of another cluster."""
+
+
 def taking(name: str, limit: int) -> Flow[Page | None]:
     """The next page of a drainer, which is ours until the transaction ends; None if another process holds it."""
-    rows = yield Call("take_drainer", {"name": name})
-    if not rows:
+    taken = yield from _taking(name)
+    if taken is None:
         return None
-    text, lineage, here, own, snapshot = rows[0]
-    position, until = position_in(text), with_own(snapshot, own)
-    if lineage != here:
-        position = yield from _rebasing(name, position, until, here)
-    return (yield from paging(position, until, limit))
+    position = taken.position
+    if taken.moved:
+        position = yield from _rebasing(name, taken)
+    return (yield from paging(position, taken.present, limit))
+
+
+def _taking(name: str) -> Flow[Taken | None]:
+    rows = yield Call("take_drainer", {"name": name})
+    if rows and not rows[0][4]:
+        yield Call("adopt_ledger", {})
+        rows = yield Call("take_drainer", {"name": name})
+    return _taken(rows[0]) if rows else None
+
+
+def _taken(row: Row) -> Taken:
+    text, lineage, here, floor, at_home, own, snapshot = row
+    present = Present(with_own(snapshot, own), floor)
+    return Taken(position_in(text), present, here, moved=lineage != here or not at_home)
 
 
 def peeking(name: str) -> Flow[bool]:
@@ -38,39 +72,53 @@ def peeking(name: str) -> Flow[bool]:
     rows = yield Call("find_drainer", {"name": name})
     if not rows:
         return False
-    text, lineage, here, _, snapshot = rows[0]
-    position = position_in(text)
-    if lineage != here or position.until is not None:
+    position, present, _, moved = _taken(rows[0])
+    if moved or position.until is not None:
         return True
-    between = {"after": position.after, "until": snapshot, "limit": 1}
-    return bool((yield Call("events_between", between)))
+    if _begins(position, present):
+        return (yield from _beginning(position, present)).until is not None
+    return bool((yield Call("events_between", {**_between(position, present), "limit": 1})))
 
 
 def locating() -> Flow[Place]:
-    ((lineage, snapshot, last),) = yield Call("place", {})
-    return Place(lineage, Position(after=snapshot), Position(after=BEGINNING), last)
+    place, _ = yield from _locating()
+    return place
+
+
+def _locating() -> Flow[tuple[Place, Present]]:
+    ((lineage, floor, at_home, own, snapshot, last),) = yield Call("place", {})
+    if not at_home:
+        yield Call("adopt_ledger", {})
+        return (yield from _locating())
+    present = Present(with_own(snapshot, own), floor)
+    return Place(lineage, Position(after=present.until), Position(after=BEGINNING), last), present
 
 
 def reading_on(position: Position, limit: int) -> Flow[Page]:
     """The next page for one who keeps the position himself."""
-    place = yield from locating()
-    return (yield from paging(position, str(place.now.after), limit))
+    _, present = yield from _locating()
+    return (yield from paging(position, present, limit))
 
 
-def paging(position: Position, until: str, limit: int) -> Flow[Page]:
-    """The events after a position, up to a snapshot."""
+def paging(position: Position, present: Present, limit: int) -> Flow[Page]:
+    """The events after a position, up to the present."""
+    if _begins(position, present):
+        position = yield from _beginning(position, present)
     if position.until is None:
-        between = {"after": position.after, "until": until}
-        rows = yield Call("events_between", {**between, "limit": limit + 1})
+        rows = yield Call("events_between", {**_between(position, present), "limit": limit + 1})
         if len(rows) <= limit:
-            return _whole(position, until, rows)
-        ((first, last),) = yield Call("window", between)
-        position = Position(after=position.after, until=until, last=first - 1, end=last)
+            return _whole(position, present.until, rows)
+        ((first, last),) = yield Call("window", _between(position, present))
+        position = Position(after=position.after, until=present.until, last=first - 1, end=last)
     rows = yield from _reading(position, limit)
     events = [event_in(row) for row in rows]
     if len(events) < limit or events[-1].sequence_no == position.end:
         return Page(events, position, Position(after=position.until))
     return Page(events, position, structs.replace(position, last=events[-1].sequence_no))
+
+
+def _between(position: Position, present: Present) -> dict[str, object]:
+    return {"after": position.after, "until": present.until, "floor": present.floor}
 
 
 def _whole(position: Position, until: str, rows: Sequence[Row]) -> Page:
@@ -86,34 +134,52 @@ def _whole(position: Position, until: str, rows: Sequence[Row]) -> Page:
 def _reading(position: Position, limit: int) -> Flow[Sequence[Row]]:
     """A page of a window that is larger."""
     window = {"after": position.after, "until": position.until, "last": position.last, "end": position.end}
-    if not position.restored:
-        return (yield Call("events_in_window", {**window, "limit": limit}))
-    return (yield Call("restored_events", {**window, **_read_before(position), "limit": limit}))
+    return (yield Call("events_in_window", {**window, **_restored(position), "limit": limit}))
 
 
-def _rebasing(name: str, position: Position, until: str, lineage: str) -> Flow[Position]:
+# --- after a restore ------------------------------------------------------------------------------------------------
+
+
+def _rebasing(name: str, taken: Taken) -> Flow[Position]:
     """The database was restored into another cluster, whose transactions have other numbers: what the position has not
     seen of what came along, and all that was recorded here, is read by number."""
+    position = taken.position
     if position.restored:
         raise LedgerMoved(
             f"drainer {name!r} was still reading what an earlier restore brought along when the database was restored "
             f"again; `ostinato drainers reset {name}` says from where to read"
         )
-    rebased = Position(after=position.after, until=until, restored=True)
-    if position.until is not None:
-        rebased = structs.replace(rebased, read_until=position.until, read_last=position.last)
-    window = {"after": rebased.after, "until": until, **_read_before(rebased)}
-    ((first, last),) = yield Call("restored_window", window)
-    if first is None:
-        rebased = Position(after=until)
-    else:
-        rebased = structs.replace(rebased, last=first - 1, end=last)
-    yield Call("set_lineage", {"name": name, "lineage": lineage, "position": rebased.text()})
+    rebased = yield from _opening(position, taken.present)
+    yield Call("set_lineage", {"name": name, "lineage": taken.lineage, "position": rebased.text()})
     return rebased
 
 
-def _read_before(position: Position) -> dict[str, object]:
-    return {"read_until": position.read_until or BEGINNING, "read_last": position.read_last}
+def _begins(position: Position, present: Present) -> bool:
+    """Whether a reader from the beginning has before him what came with a restore."""
+    return position.after == BEGINNING and present.floor > 0 and not position.restored
+
+
+def _beginning(position: Position, present: Present) -> Flow[Position]:
+    if position.until is None:
+        return (yield from _opening(position, present))
+    return structs.replace(position, restored=present.floor)
+
+
+def _opening(position: Position, present: Present) -> Flow[Position]:
+    """A window over what came with a restore and has not been read, and what was recorded since."""
+    if not present.floor:  # nothing came along
+        return Position(after=BEGINNING)
+    window = Position(after=position.after, until=present.until, restored=present.floor)
+    if position.until is not None:
+        window = structs.replace(window, read_until=position.until, read_last=position.last)
+    bounds = {"after": window.after, "until": window.until, **_restored(window)}
+    ((first, last),) = yield Call("restored_window", bounds)
+    return Position(after=present.until) if first is None else structs.replace(window, last=first - 1, end=last)
+
+
+def _restored(position: Position) -> dict[str, object]:
+    read_until = position.read_until or BEGINNING
+    return {"restored": position.restored, "read_until": read_until, "read_last": position.read_last}
 
 
 def with_own(snapshot: str, own: str | None) -> str:

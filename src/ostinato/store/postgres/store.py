@@ -16,11 +16,11 @@ from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunI
 from ...model.event import Page, Place, Position
 from ...model.run import START, Claimed, Mark
 from ...shield import shielded
-from .. import flows, sql
+from .. import flows, recalling, sql
 from ..base import FlowStore
 from ..flows import Call, Flow, Row
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
-from . import claiming, reading
+from . import claiming, counting, reading
 from .diagnosis import PostgresDiagnosis
 from .errors import RETRIABLE, translated, translated_from
 from .listener import PostgresListener
@@ -226,10 +226,10 @@ class PostgresStore(FlowStore):
                     raise
             except StoreUnavailable:
                 # A failed commit may have committed. Settlements are fenced, so they can be given again; new runs
-                # keep their ids, so it can be seen whether they are there.
-                if again or not await self._all_inserted(changes):
+                # and events keep their ids, so it can be seen whether they are there.
+                if again or (committed := await self._found(changes)) is None:
                     raise
-                return Committed()
+                return committed
         raise AssertionError("unreachable")
 
     async def _insert_alone(self, changes: Sequence[Change]) -> Committed | None:
@@ -248,9 +248,18 @@ class PostgresStore(FlowStore):
             self._capped.add(run.queue)
         return _INSERTED if inserted else None
 
-    async def _all_inserted(self, changes: Sequence[Change]) -> bool:
-        ids = [change.id for change in changes if isinstance(change, RunInserted)]
-        return bool(ids) and len(ids) == len(changes) and await self.views.existing(ids) == set(ids)
+    async def _found(self, changes: Sequence[Change]) -> Committed | None:
+        """What became of new runs and events, if all of them are there. An event whose key was used before is, too."""
+        runs = [change.id for change in changes if isinstance(change, RunInserted)]
+        events = [change for change in changes if isinstance(change, EventRecorded)]
+        if not changes or len(runs) + len(events) < len(changes):
+            return None
+        if runs and await self.views.existing(runs) != set(runs):
+            return None
+        known = await self.read(recalling.knowing(events)) if events else {}
+        if len(known) < len(events):
+            return None
+        return Committed(recorded={asked: event_id for asked, event_id in known.items() if asked != event_id})
 
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         return claiming.completing(settlements)
@@ -304,6 +313,12 @@ class PostgresStore(FlowStore):
 
     def peeking(self, name: str) -> Flow[bool]:
         return reading.peeking(name)
+
+    def counting(self, position: Position, limit: int) -> Flow[int]:
+        return counting.counting(position, limit)
+
+    def finding(self, since: int) -> Flow[Position]:
+        return counting.finding(since)
 
     def locating(self) -> Flow[Place]:
         return reading.locating()

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ...errors import NotMigrated, OstinatoError, StoreError, StoreUnavailable
+from ...errors import AppendOnly, NotMigrated, OstinatoError, StoreError, StoreUnavailable
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _OUT_OF_REACH = {
@@ -55,6 +55,8 @@ def _translate(error: sqlite3.Error, path: str, tables: str) -> OstinatoError | 
         return StoreUnavailable(f"{path} cannot be used or has no room: {error}")
     if code in _DAMAGED:
         return StoreError(f"{path} is not an SQLite database, or is damaged: {error}")
+    if str(error).startswith("events are never changed or deleted:"):  # what the ledger's triggers say
+        return AppendOnly(f"{error}; record another event that says what is different now")
     if str(error).startswith("no such") and tables in str(error):
         return NotMigrated(f"{path}: {error}; run `ostinato migrate up`")
     return None

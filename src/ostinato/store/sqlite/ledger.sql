@@ -68,7 +68,7 @@ on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
 where glob <> excluded.glob or origin <> excluded.origin
 
 -- name: subscriptions_version
-select count(*), coalesce(max(version), 0) from ostinato_subscriptions
+select 0, number from ostinato_subscriptions_changes
 
 -- name: subscriptions
 select name, glob, function, filter, mapper, ordered, enabled, origin, since_sequence, since_at
@@ -97,3 +97,66 @@ where glob <> excluded.glob or function <> excluded.function or filter is not ex
 select distinct subscription, entity_type, entity_id
 from ostinato_parked
 where subscription in (select value from json_each(:names)) and entity_id is not null
+
+-- name: unpark_events
+delete from ostinato_parked
+where (subscription, sequence_no) in (
+    select json_extract(value, '$.subscription'), json_extract(value, '$.sequence_no') from json_each(:unparked))
+
+-- name: parked
+-- In the order in which they were recorded.
+select p.subscription, p.event_id, v.type, p.sequence_no, p.entity_type, p.entity_id, p.code, p.message, p.parked_at
+from ostinato_parked p
+left join ostinato_events v on v.sequence_no = p.sequence_no
+where (:subscription is null or p.subscription = :subscription) and (:event is null or p.event_id = :event)
+order by p.sequence_no, p.subscription
+limit :limit
+
+-- name: parked_chain
+-- A parked event, and those of its entity that are parked too, if an entity is given.
+select v.sequence_no, v.id, v.type, v.entity_type, v.entity_id, v.payload, v.caused_by, v.run_id, v.source, v.occurred_at, v.recorded_at,
+       v.idempotency_key
+from ostinato_parked p
+join ostinato_events v on v.sequence_no = p.sequence_no
+where p.subscription = :subscription and (p.event_id = :event or (p.entity_type = :entity_type and p.entity_id = :entity_id))
+order by v.sequence_no
+
+-- name: events_recorded
+-- Those of a time, by number.
+select sequence_no, id, type, entity_type, entity_id, payload, caused_by, run_id, source, occurred_at, recorded_at, idempotency_key
+from ostinato_events
+where sequence_no > :last and sequence_no <= :end and recorded_at >= :since and recorded_at < :until
+order by sequence_no
+limit :limit
+
+-- name: first_since
+-- The lowest number of what was recorded from a moment on.
+select sequence_no
+from ostinato_events
+where recorded_at >= :since
+order by sequence_no
+limit 1
+
+-- name: count_after
+select count(*) from (select 1 from ostinato_events where sequence_no > :last limit :limit)
+
+-- name: drainers
+-- All, or one; the last two columns mean something on PostgreSQL.
+select d.name, d.glob, d.origin, d.position, d.created_at, d.last_drained_at, d.processed,
+       case d.origin when 'built-in' then (select count(*) from ostinato_parked) else 0 end,
+       d.failures, d.halted_on, d.error, d.retry_at, d.lineage, d.lineage
+from ostinato_drainers d
+where :name is null or d.name = :name
+order by d.origin <> 'built-in', d.name
+
+-- name: lock_drainer
+-- Whoever writes has locked everything.
+select position, lineage from ostinato_drainers where name = :name
+
+-- name: reset_drainer
+update ostinato_drainers
+set position = :position, lineage = :lineage, failures = 0, halted_on = null, error = null, retry_at = null
+where name = :name
+
+-- name: remove_drainer
+delete from ostinato_drainers where name = :name returning name

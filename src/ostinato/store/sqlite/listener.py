@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from ..ports import RESULTS, CancelAsked, Rung, RunsEnded, SchedulesChanged, Signal
+from ..ports import LEDGER, RESULTS, CancelAsked, EventsRecorded, Rung, RunsEnded, SchedulesChanged, Signal
 from .watch import Watch
 from .writer import Writer
 
@@ -62,9 +62,11 @@ class SqliteListener:
     def _wants(self, signal: Signal) -> bool:
         match signal:
             case Rung():
-                return self._topics - {RESULTS} != set()
+                return self._topics - {RESULTS, LEDGER} != set()
             case RunsEnded():
                 return RESULTS in self._topics
+            case EventsRecorded():
+                return LEDGER in self._topics
             case _:
                 return isinstance(signal, CancelAsked | SchedulesChanged)
 

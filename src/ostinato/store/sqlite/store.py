@@ -22,7 +22,7 @@ from .. import flows, migration, sql
 from ..base import FlowStore
 from ..flows import Call, Flow
 from ..ports import Caller, Leases, Listener, Signal, Transaction, refuse_other_dialect
-from . import claiming, reading
+from . import claiming, counting, reading
 from .connecting import PATIENCE, SYNCHRONOUS, Clock, check_version, connect, know_the_clock, wall_clock
 from .desk import Reader
 from .diagnosis import SqliteDiagnosis
@@ -205,6 +205,12 @@ class SqliteStore(FlowStore):
 
     def peeking(self, name: str) -> Flow[bool]:
         return reading.peeking(name)
+
+    def counting(self, position: Position, limit: int) -> Flow[int]:
+        return counting.counting(position, limit)
+
+    def finding(self, since: int) -> Flow[Position]:
+        return counting.finding(since)
 
     def locating(self) -> Flow[Place]:
         return reading.locating()

@@ -25,6 +25,7 @@ _TELLING: dict[str, tuple[Signal, ...]] = {
     "complete_runs": (RunsEnded(None),),
     "cancel_runs": (RunsEnded(None), CancelAsked()),
     "insert_events": (EventsRecorded(),),
+    "reset_drainer": (EventsRecorded(),),
     "declare_schedules": (SchedulesChanged(),),
     "pause_schedule": (SchedulesChanged(),),
     "resume_schedule": (SchedulesChanged(),),

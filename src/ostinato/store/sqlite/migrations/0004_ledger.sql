@@ -5,7 +5,7 @@
 -- Retention says that it is at work in a row of ostinato_retention, which it takes away before it commits.
 
 create table ostinato_events (
-    sequence_no integer primary key autoincrement,
+    sequence_no integer not null primary key autoincrement,
     id text not null,
     type text not null,
     entity_type text,
@@ -44,7 +44,7 @@ create table ostinato_drainers (
     glob text not null,
     origin text not null,                       -- the handler that declares it, as module:name; 'built-in', or 'external'
     position text not null,
-    lineage text not null,                      -- on PostgreSQL, the cluster whose transactions the position speaks of
+    lineage text not null,                      -- on PostgreSQL, the ledger's when the position was written
     processed integer not null default 0,
     created_at integer not null,
     last_drained_at integer,
@@ -62,14 +62,34 @@ create table ostinato_subscriptions (
     mapper text,
     ordered integer not null default 0,         -- an entity's later events wait behind a parked one
     enabled integer not null default 1,
-    origin text not null,                       -- 'code', with the place that declares it, or 'runtime'
-    since_sequence integer not null,            -- events up to this one are none of its business
+    origin text not null,                       -- 'code', or 'undeclared' since, with the place that declares it; or 'runtime'
+    since_sequence integer not null,            -- events up to this one are none of its business; -1 until it was given those before it
     since_at integer,                           -- nor those recorded before
     declared_at integer not null,
     version integer not null                    -- new with every change
 ) without rowid;
 
 create index ostinato_subscriptions_version on ostinato_subscriptions (version);
+
+-- How often they were changed. A highest version alone would be given again after its row was deleted.
+create table ostinato_subscriptions_changes (number integer not null primary key) without rowid;
+
+insert into ostinato_subscriptions_changes values (0);
+
+create trigger ostinato_subscriptions_added after insert on ostinato_subscriptions
+begin
+    update ostinato_subscriptions_changes set number = number + 1;
+end;
+
+create trigger ostinato_subscriptions_changed after update on ostinato_subscriptions
+begin
+    update ostinato_subscriptions_changes set number = number + 1;
+end;
+
+create trigger ostinato_subscriptions_removed after delete on ostinato_subscriptions
+begin
+    update ostinato_subscriptions_changes set number = number + 1;
+end;
 
 create table ostinato_parked (
     subscription text not null,
@@ -84,3 +104,7 @@ create table ostinato_parked (
 ) without rowid;
 
 create index ostinato_parked_entity on ostinato_parked (subscription, entity_type, entity_id) where entity_id is not null;
+create index ostinato_parked_event on ostinato_parked (sequence_no);
+
+create index ostinato_runs_of_event on ostinato_runs (invoked_by) where substr(invoked_by, 1, 6) = 'event:';
+create index ostinato_runs_of_run on ostinato_runs (invoked_by) where substr(invoked_by, 1, 4) = 'run:';

@@ -1,0 +1,88 @@
+"""Flows about events that were recorded: finding them, and removing the oldest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+
+from ..model.change import EventRecorded
+from ..model.event import Event, event_in
+from ..model.glob import checked, matches
+from ..model.history import EventFilter
+from ..model.schedule import micros
+from .flows import Call, Flow, encoded
+
+_MOST_TYPES = 50
+"""As many types are looked up one by one; what a glob of more means is found among the latest anyway."""
+_SLACK = 60_000_000
+"""Numbers are in the order of time but for transactions that overlap: microseconds to begin earlier."""
+
+
+def recent(where: EventFilter) -> Flow[list[Event]]:
+    """Events that match, the latest first."""
+    types = yield from _types(where.on)
+    if types is not None and not types:
+        return []
+    first = (yield from _first_since(micros(where.since) - _SLACK)) if where.since else 0
+    since = micros(where.since) if where.since else 0
+    common = {"first": first, "since": since, "source": where.source, "limit": where.limit}
+    listed = None if types is None else encoded(types)
+    if where.entity is not None:
+        kind, entity = where.entity
+        found = {"entity_type": kind, "entity_id": entity, "types": listed, **common}
+        return [event_in(row) for row in (yield Call("recent_events_of_entity", found))]
+    if types is None or len(types) > _MOST_TYPES:
+        return [event_in(row) for row in (yield Call("recent_events", {"types": listed, **common}))]
+    pages = []
+    for each in types:
+        rows = yield Call("recent_events_of_type", {"type": each, **common})
+        pages.append([event_in(row) for row in rows])
+    return list(islice(merge(*pages, key=_lateness), where.limit))
+
+
+def _lateness(event: Event) -> int:
+    return -event.sequence_no
+
+
+def _types(glob: str | None) -> Flow[list[str] | None]:
+    """The types that a glob means; None for all."""
+    if glob is None or checked(glob) == "**":
+        return None
+    if "*" not in glob:
+        return [glob]
+    return [row[0] for row in (yield Call("event_types", {})) if matches(glob, row[0])]
+
+
+def _first_since(moment: int) -> Flow[int]:
+    """The number of the first event recorded at a moment or later, found by halving."""
+    low, high = 0, 1 << 62
+    while low < high:
+        middle = (low + high) // 2
+        rows = yield Call("event_from", {"number": middle})
+        if not rows or rows[0][1] >= moment:
+            high = middle
+        else:
+            low = rows[0][0] + 1
+    return low
+
+
+def knowing(events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
+    """For events that may have been recorded, the id asked for → the event that stands for it, of those that are
+    there."""
+    asked = [_reference(event) for event in events]
+    return {row[0]: row[1] for row in (yield Call("known_events", {"events": encoded(asked)}))}
+
+
+def _reference(event: EventRecorded) -> dict[str, str]:
+    key = {} if event.idempotency_key is None else {"idempotency_key": event.idempotency_key}
+    return {"id": event.id, **key}
+
+
+def pruning(keep: float, keep_unread: float | None, passed: int, limit: int) -> Flow[list[int]]:
+    """Removes the oldest events that have been kept long enough; answers their numbers."""
+    yield Call("allow_pruning", {})
+    asked = {"keep": keep, "keep_unread": keep_unread, "passed": passed, "limit": limit}
+    rows = yield Call("prune_events", asked)
+    yield Call("end_pruning", {})
+    return sorted(row[0] for row in rows)
