@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec import json
 
-from ostinato import App
 from ostinato.cli import main
+from ostinato.testing.databases import Databases, Prepare
 from ostinato.testing.postgres import PostgresServers
 from tests.cli.apps import radio
 from tests.cli.processes import is_setting
 
 RADIO = "tests.cli.apps.radio:app"
+
+Introduced = Callable[[Prepare | None], str]
 
 
 class Cli:
@@ -58,10 +60,26 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def empty_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a database without tables, on SQLite and on the newest PostgreSQL."""
-    url: str = request.getfixturevalue(f"{request.param}_database")
+def kind(request: pytest.FixtureRequest) -> str:
+    """SQLite, and the newest PostgreSQL."""
+    return str(request.param)
+
+
+@pytest.fixture
+def empty_url(request: pytest.FixtureRequest, kind: str) -> str:
+    """The URL of a database without tables."""
+    url: str = request.getfixturevalue(f"{kind}_database")
     return url
+
+
+@pytest.fixture
+def introduced(kind: str, ostinato_databases: Databases, tmp_path: Path) -> Iterator[Introduced]:
+    """The URL of a database that has tables, and to which an app was introduced: a copy of one that was prepared."""
+    chosen = "sqlite" if kind == "sqlite" else "postgresql"
+    with ExitStack() as stack:
+        yield lambda prepare: stack.enter_context(
+            ostinato_databases.temporary(chosen, prepare=prepare, folder=tmp_path)
+        )
 
 
 @pytest.fixture
@@ -76,14 +94,14 @@ def postgres_database(postgres_server: PostgresServers) -> Iterator[str]:
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def url(introduced: Introduced) -> str:
     """The URL of a database that knows the radio's functions."""
-    asyncio.run(_introduce(empty_url))
-    return empty_url
+    url = introduced(_introduce)
+    radio.app.configure(url=url)
+    return url
 
 
 async def _introduce(url: str) -> None:
-    await App(url).migrations().up()
     radio.app.configure(url=url)
     async with radio.app.worker():
         pass

@@ -10,7 +10,7 @@ import pytest
 
 from ostinato import App
 from tests.cli.apps import ledger
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Introduced
 from tests.engine.ledger import an_event, record, subscribe
 
 LEDGER = ("--app", "tests.cli.apps.ledger:app")
@@ -18,14 +18,14 @@ COMMANDS = ("list", "show", "drain", "reset", "remove", "replay", "parked", "ret
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def url(introduced: Introduced) -> str:
     """The URL of a database that knows an app with a subscription and a drainer, and its events."""
-    asyncio.run(_introduce(empty_url))
-    return empty_url
+    url = introduced(_introduce)
+    ledger.app.configure(url=url)
+    return url
 
 
 async def _introduce(url: str) -> None:
-    await App(url).migrations().up()
     ledger.app.configure(url=url)
     async with ledger.app.worker():
         await subscribe(ledger.app, "greeting", "user.*", "greet")

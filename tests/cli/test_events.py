@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable
 
 import pytest
 from msgspec import json
 
-from ostinato import App
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Introduced
 from tests.cli.processes import program
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def url(introduced: Introduced) -> str:
     """The URL of a database with tables; nobody has worked there."""
-    asyncio.run(App(empty_url).migrations().up())
-    return empty_url
+    return introduced(None)
 
 
 @pytest.mark.parametrize("command", ["record", "recent", "show", "trace", "types", "tail", "match"])

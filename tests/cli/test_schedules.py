@@ -10,19 +10,19 @@ import pytest
 
 from ostinato import App
 from tests.cli.apps import timetable
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Introduced
 from tests.cli.processes import worker
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def url(introduced: Introduced) -> str:
     """The URL of a database that knows the schedules of an app."""
-    asyncio.run(_introduce(empty_url))
-    return empty_url
+    url = introduced(_introduce)
+    timetable.app.configure(url=url)
+    return url
 
 
 async def _introduce(url: str) -> None:
-    await App(url).migrations().up()
     timetable.app.configure(url=url)
     async with timetable.app.worker():
         pass

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 from msgspec import json
 
-from ostinato import App
 from tests.cli.apps import shop
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, Introduced
 
 EVENT = {"type": "price.changed", "payload": {"delta": 7}, "entity": ["product", "42"]}
 
 
 @pytest.fixture
-def url(empty_url: str) -> str:
+def url(introduced: Introduced) -> str:
     """The URL of a database that knows the subscriptions of an app."""
-    asyncio.run(_introduce(empty_url))
-    return empty_url
+    url = introduced(_introduce)
+    shop.app.configure(url=url)
+    return url
 
 
 async def _introduce(url: str) -> None:
-    await App(url).migrations().up()
     shop.app.configure(url=url)
     async with shop.app.worker():
         pass
