@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,14 @@ def _environment(name: str) -> str | None:
 
 def _project_settings() -> Mapping[str, Any]:
     file = Path("pyproject.toml")
-    if not file.is_file():
-        return {}
+    return _settings_in(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+@lru_cache(maxsize=4)
+def _settings_in(project: str) -> Mapping[str, Any]:
+    """The settings in the text of a pyproject.toml, which takes milliseconds to understand."""
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("ostinato", {})
+        table = tomllib.loads(project).get("tool", {}).get("ostinato", {})
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"pyproject.toml cannot be read: {error}") from error
     named = {key.replace("-", "_"): value for key, value in table.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -372,7 +373,9 @@ def notice_dead_peers(connection: Connection) -> None:
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+@lru_cache(maxsize=16)
 def load_blocks(schema: str) -> Mapping[str, sql.Block]:
+    """The SQL for a schema: read once, since an app may have a store for each event loop that it meets."""
     blocks = sql.load("ostinato.store.postgres", adapt=lambda text: adapt(text, schema))
     return {name: sql.numbered(block) for name, block in blocks.items()}
 

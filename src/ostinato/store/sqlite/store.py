@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -319,5 +320,7 @@ def _occurrence(event: EventRecorded) -> Any:
     return {**msgspec.structs.asdict(event), "occurred_at": moment}
 
 
+@lru_cache(maxsize=16)
 def load_blocks(schema: str) -> Mapping[str, sql.Block]:
+    """The SQL for a schema: read once, since an app may have a store for each event loop that it meets."""
     return sql.load("ostinato.store.sqlite", adapt=lambda text: adapt(text, schema))
