@@ -329,7 +329,7 @@ def _show_events(events: Sequence[Event]) -> None:
 
     made = table("event", "type", "entity", "recorded", "payload", flexible=("payload",))
     for event in events:
-        entity = f"{event.entity_type}:{event.entity_id}" if event.entity is not None else "-"
+        entity = f"{event.entity_type} {event.entity_id}" if event.entity is not None else "-"
         payload = " ".join(as_json(event.payload).split())
         made.add_row(event.id, event.type, entity, ago(event.recorded_at), cut(payload))
     show(made)
@@ -345,7 +345,7 @@ def _show_parked(found: Sequence[ParkedView]) -> None:
             each.subscription,
             each.event_id,
             each.event_type or "removed by retention",
-            f"{each.entity_type}:{each.entity_id}" if each.entity_id is not None else "-",
+            f"{each.entity_type} {each.entity_id}" if each.entity_id is not None else "-",
             ago(each.parked_at),
             cut(f"{each.code}: {each.message}"),
         )
