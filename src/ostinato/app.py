@@ -16,14 +16,14 @@ from . import config
 from .clock import Duration, seconds
 from .codec import payload_type
 from .config import Queue, Retention, Settings
-from .engine.consumers import specify_drainer
 from .engine.door import NO_OPTIONS, PRIORITIES
-from .engine.draining import PAGE
-from .engine.recording import EMPTY, RecordOptions, event_type
+from .engine.ledger.consumers import specify_drainer
+from .engine.ledger.draining import PAGE
+from .engine.ledger.recording import EMPTY, RecordOptions, event_type
+from .engine.ledger.subscribing import origin_of, subscription
 from .engine.registry import FunctionSpec, Middleware, Registry, StartAt, specify
 from .engine.scheduling import plan
 from .engine.site import Site
-from .engine.subscribing import origin_of, subscription
 from .engine.transaction import Tx
 from .engine.worker import Worker
 from .errors import ConfigError

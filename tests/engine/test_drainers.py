@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ostinato import App
-from ostinato.engine import drainer
+from ostinato.engine.ledger import drainer
 from ostinato.errors import (
     ConfigError,
     InvalidOption,

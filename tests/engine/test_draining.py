@@ -11,7 +11,7 @@ from typing import Any, Never
 import pytest
 
 from ostinato import App, Queue
-from ostinato.engine import dispatching, drainer
+from ostinato.engine.ledger import dispatching, drainer
 from ostinato.errors import StoreUnavailable
 from ostinato.model.change import Change
 from ostinato.model.event import DISPATCH_FAILED, WORKFLOW_RUNNER, Event

@@ -16,9 +16,9 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from ostinato import App, Fatal
-from ostinato.engine import recording
 from ostinato.engine.door import NO_OPTIONS, Door
-from ostinato.engine.recording import RecordOptions
+from ostinato.engine.ledger import recording
+from ostinato.engine.ledger.recording import RecordOptions
 from ostinato.engine.registry import Registry
 from ostinato.errors import AppendOnly, ConfigError, InvalidInput, InvalidOption, LedgerMoved, UnknownEvent
 from ostinato.model.event import Event
@@ -530,7 +530,7 @@ async def test_who_follows_survives_the_loss_of_all_connections(
     postgres_database: Database, monkeypatch: pytest.MonkeyPatch
 ):
     """It goes on where it was, without a gap and without asking."""
-    monkeypatch.setattr("ostinato.engine.following.PAUSE", 0.05)
+    monkeypatch.setattr("ostinato.engine.ledger.following.PAUSE", 0.05)
     others = "pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
     async with App(postgres_database.url) as app, asyncio.timeout(20):
         with Probe(app.telemetry) as probe:

@@ -10,8 +10,8 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from ostinato import App, ConfigError, InvalidInput, UnknownFunction
-from ostinato.engine import catching_up
-from ostinato.engine.dispatching import Dispatcher
+from ostinato.engine.ledger import catching_up
+from ostinato.engine.ledger.dispatching import Dispatcher
 from ostinato.errors import StoreUnavailable, UnknownSubscription
 from ostinato.model.event import NOT_CAUGHT_UP, Event
 from ostinato.model.view import SubscriptionView

@@ -21,8 +21,8 @@ from typing import Any
 from msgspec import Raw, json
 
 from ostinato import App, ids
-from ostinato.engine.dispatching import Dispatcher
-from ostinato.engine.draining import drain_page
+from ostinato.engine.ledger.dispatching import Dispatcher
+from ostinato.engine.ledger.draining import drain_page
 from ostinato.errors import StoreError
 from ostinato.ids import new_id
 from ostinato.model.change import CursorMoved, EventRecorded

@@ -19,7 +19,7 @@ from ..model.run import Claimed
 from ..store.ports import Caller, Store, Transaction
 from .active import Active
 from .door import Door
-from .recording import EMPTY
+from .ledger.recording import EMPTY
 from .threads import adopt, at_once, entered, in_context
 from .transaction import Tx
 

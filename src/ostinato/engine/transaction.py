@@ -8,9 +8,9 @@ from typing import Any
 from ..errors import TransactionMisused, UnknownFunction
 from ..model.change import EventRecorded, RunInserted
 from ..store.ports import Transaction, Views
-from . import recording
 from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
-from .recording import EMPTY
+from .ledger import recording
+from .ledger.recording import EMPTY
 from .tracing import sending, sent
 
 

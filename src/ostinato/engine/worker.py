@@ -19,21 +19,21 @@ from ..store.ports import Caller, DeclaredQueue, Store
 from ..telemetry import LeaseLost, LeaseRenewed, Telemetry, WorkerStarted, WorkerStopped, WorkerStopping
 from . import floor
 from .canceller import Canceller
-from .catching_up import Latecomers
-from .consumers import declare, drainings
 from .context import Tools
-from .dispatching import Dispatcher
 from .door import Door
-from .drainer import Drainer, Sleepers
 from .floor import Floor
 from .intake import Intake
 from .keeper import Keeper
+from .ledger.catching_up import Latecomers
+from .ledger.consumers import declare, drainings
+from .ledger.dispatching import Dispatcher
+from .ledger.drainer import Drainer, Sleepers
+from .ledger.subscribing import declare_subscriptions
 from .pruner import Pruner
 from .registry import Registry
 from .rescuer import Rescuer
 from .scheduler import Scheduler
 from .service import Service
-from .subscribing import declare_subscriptions
 from .timetable import Timetable
 from .wakeups import Wakeups
 

@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from ..clock import utc
-from ..engine.consumers import beginning_at, check_name, check_start, declare, drainings
-from ..engine.dispatching import Dispatcher
-from ..engine.draining import Draining
-from ..engine.redispatching import Redispatcher
+from ..engine.ledger.consumers import beginning_at, check_name, check_start, declare, drainings
+from ..engine.ledger.dispatching import Dispatcher
+from ..engine.ledger.draining import Draining
+from ..engine.ledger.redispatching import Redispatcher
 from ..errors import ConfigError, InvalidOption, LedgerMoved, StaleToken, UnknownDrainer
 from ..ids import new_id
 from ..model import glob

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ..clock import utc
-from ..engine import recording
-from ..engine.following import BEGINNING, Following, Reader
-from ..engine.recording import EMPTY, NO_OPTIONS, RecordOptions
+from ..engine.ledger import recording
+from ..engine.ledger.following import BEGINNING, Following, Reader
+from ..engine.ledger.recording import EMPTY, NO_OPTIONS, RecordOptions
 from ..errors import ConfigError, InvalidOption, UnknownEvent
 from ..model.change import Committed, EventRecorded
 from ..model.event import Event

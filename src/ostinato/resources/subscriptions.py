@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, ValidationError, convert, json, structs
 
-from ..engine.catching_up import catch_up
-from ..engine.dispatching import Compiled, Decisions, Dispatcher
+from ..engine.ledger.catching_up import catch_up
+from ..engine.ledger.dispatching import Compiled, Decisions, Dispatcher
+from ..engine.ledger.subscribing import placed, subscription
 from ..engine.registry import StartAt
-from ..engine.subscribing import placed, subscription
 from ..errors import ConfigError, InvalidInput, UnknownSubscription
 from ..ids import new_id
 from ..model.change import RunInserted

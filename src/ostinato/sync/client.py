@@ -15,7 +15,7 @@ from ..app import App
 from ..clock import Duration
 from ..engine.context import BlockingTx
 from ..engine.door import NO_OPTIONS, EnqueueOptions
-from ..engine.recording import EMPTY
+from ..engine.ledger.recording import EMPTY
 from ..engine.threads import entered
 from ..errors import ConfigError, InvalidOption, WouldBlock
 from ..function import Enqueuer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from ..engine import following
+from ..engine.ledger import following
 from ..resources import runs
 
 if TYPE_CHECKING:

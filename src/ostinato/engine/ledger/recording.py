@@ -9,13 +9,13 @@ from typing import Any
 
 from msgspec import Raw
 
-from ..clock import utc
-from ..codec import to_json
-from ..errors import ConfigError, InvalidInput, InvalidOption
-from ..ids import new_id
-from ..model.change import EventRecorded
-from ..model.event import event_of
-from .door import LONGEST_KEY, Door, current_run, is_storable
+from ...clock import utc
+from ...codec import to_json
+from ...errors import ConfigError, InvalidInput, InvalidOption
+from ...ids import new_id
+from ...model.change import EventRecorded
+from ...model.event import event_of
+from ..door import LONGEST_KEY, Door, current_run, is_storable
 
 LONGEST_TYPE = 200
 LONGEST_ENTITY_TYPE = 100

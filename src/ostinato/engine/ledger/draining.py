@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ..errors import StoreError
-from ..model.change import Change, CursorMoved
-from ..model.drainer import Drained, Trigger
-from ..model.event import Event, Page
-from ..shield import shielded
-from ..store.ports import Store, Transaction
-from ..telemetry import DrainerHalted, EventsDrained, Telemetry
+from ...errors import StoreError
+from ...model.change import Change, CursorMoved
+from ...model.drainer import Drained, Trigger
+from ...model.event import Event, Page
+from ...shield import shielded
+from ...store.ports import Store, Transaction
+from ...telemetry import DrainerHalted, EventsDrained, Telemetry
 
 PAGE = 1000
 

@@ -9,16 +9,16 @@ from typing import Any
 
 from msgspec import Raw, json, structs
 
-from ..codec import to_json
-from ..errors import ConfigError, InvalidInput
-from ..model import glob as globs
-from ..model.event import NOT_CAUGHT_UP, Place, Subscription
-from ..model.filter import compile_filter
-from ..model.mapper import compile_mapper
-from ..model.schedule import micros
-from ..store.ports import Store
+from ...codec import to_json
+from ...errors import ConfigError, InvalidInput
+from ...model import glob as globs
+from ...model.event import NOT_CAUGHT_UP, Place, Subscription
+from ...model.filter import compile_filter
+from ...model.mapper import compile_mapper
+from ...model.schedule import micros
+from ...store.ports import Store
+from ..registry import FunctionSpec, Registry, StartAt, SubscriptionSpec
 from .consumers import check_start
-from .registry import FunctionSpec, Registry, StartAt, SubscriptionSpec
 
 LONGEST_NAME = 500
 MAPPER_LIMIT = 64 * 1024

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from ..errors import UnknownSubscription
-from ..model.change import Change, EventUnparked
-from ..model.drainer import Drained, ParkedView, Refusal, Replayed, Trigger
-from ..model.event import WORKFLOW_RUNNER, Event, Unsuitable
-from ..model.glob import GlobIndex
-from ..shield import shielded
-from ..store.ports import Store, Transaction
+from ...errors import UnknownSubscription
+from ...model.change import Change, EventUnparked
+from ...model.drainer import Drained, ParkedView, Refusal, Replayed, Trigger
+from ...model.event import WORKFLOW_RUNNER, Event, Unsuitable
+from ...model.glob import GlobIndex
+from ...shield import shielded
+from ...store.ports import Store, Transaction
 from .dispatching import Compiled, Decisions, Dispatcher, Entity
 from .draining import PAGE
 

@@ -8,21 +8,21 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
-from ..clock import utc
-from ..errors import ConfigError
-from ..model.drainer import BUILT_IN
-from ..model.event import WORKFLOW_RUNNER, Event, Page, Position
-from ..model.glob import GlobIndex, checked
-from ..model.schedule import micros
-from ..store.ports import DeclaredDrainer, Store, Transaction
-from ..telemetry import Telemetry
-from .context import BlockingTx
+from ...clock import utc
+from ...errors import ConfigError
+from ...model.drainer import BUILT_IN
+from ...model.event import WORKFLOW_RUNNER, Event, Page, Position
+from ...model.glob import GlobIndex, checked
+from ...model.schedule import micros
+from ...store.ports import DeclaredDrainer, Store, Transaction
+from ...telemetry import Telemetry
+from ..context import BlockingTx
+from ..door import Door
+from ..registry import DrainerSpec, Registry, StartAt
+from ..threads import Threads, adopt, in_context
+from ..transaction import Tx
 from .dispatching import Dispatcher
-from .door import Door
 from .draining import PAGE, Consumed, Draining
-from .registry import DrainerSpec, Registry, StartAt
-from .threads import Threads, adopt, in_context
-from .transaction import Tx
 
 T = TypeVar("T")
 

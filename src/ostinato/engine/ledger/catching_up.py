@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..errors import QueueFull
-from ..model.event import Event, Subscription, Unsuitable
-from ..model.glob import GlobIndex
-from ..store.ports import Store
-from ..telemetry import StoreTroubled, SubscriptionCaughtUp, Telemetry
+from ...errors import QueueFull
+from ...model.event import Event, Subscription, Unsuitable
+from ...model.glob import GlobIndex
+from ...store.ports import Store
+from ...telemetry import StoreTroubled, SubscriptionCaughtUp, Telemetry
+from ..service import Service
 from .dispatching import Compiled, Decisions, Dispatcher, Entity, compiled
 from .draining import PAGE
-from .service import Service
 
 FOR_EVER = 253_402_300_799_000_000
 """The end of the year 9999, in microseconds since 1970."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec import MsgspecError, Struct, json
 
-from ..errors import InvalidOption, LedgerMoved, StoreUnavailable
-from ..model.event import Event, Page, Place, Position
-from ..model.glob import GlobIndex, checked
-from ..store.ports import LEDGER, Store
-from ..telemetry import DrainerAsleep, StoreTroubled
-from .alarm import Alarm
-from .wakeups import Wakeups
+from ...errors import InvalidOption, LedgerMoved, StoreUnavailable
+from ...model.event import Event, Page, Place, Position
+from ...model.glob import GlobIndex, checked
+from ...store.ports import LEDGER, Store
+from ...telemetry import DrainerAsleep, StoreTroubled
+from ..alarm import Alarm
+from ..wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from .site import Site
+    from ..site import Site
 
 FOLLOW = "follow"
 """What one who follows is called in telemetry, where drainers have their names."""

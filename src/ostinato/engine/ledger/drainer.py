@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import time
 
-from ..errors import StoreError
-from ..store.ports import LEDGER, Store
-from ..telemetry import DrainerAsleep, Telemetry
+from ...errors import StoreError
+from ...store.ports import LEDGER, Store
+from ...telemetry import DrainerAsleep, Telemetry
+from ..service import AT_ONCE, Service
+from ..wakeups import Wakeups
 from .draining import Draining, Halted
-from .service import AT_ONCE, Service
-from .wakeups import Wakeups
 
 FIRST = 0.2
 BRISK_POLL = 0.003

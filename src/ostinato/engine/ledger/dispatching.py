@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 from msgspec import Raw, json, structs
 
-from ..errors import ConfigError, InvalidInput, UnknownSubscription
-from ..ids import new_id
-from ..model.change import Change, EventParked, EventRecorded, RunInserted
-from ..model.drainer import Trigger
-from ..model.event import DISPATCH_FAILED, Event, Page, Subscription, Unsuitable
-from ..model.filter import compile_filter
-from ..model.glob import GlobIndex
-from ..model.mapper import compile_mapper
-from ..store.ports import Store, Transaction
-from .door import NO_OPTIONS, Door
+from ...errors import ConfigError, InvalidInput, UnknownSubscription
+from ...ids import new_id
+from ...model.change import Change, EventParked, EventRecorded, RunInserted
+from ...model.drainer import Trigger
+from ...model.event import DISPATCH_FAILED, Event, Page, Subscription, Unsuitable
+from ...model.filter import compile_filter
+from ...model.glob import GlobIndex
+from ...model.mapper import compile_mapper
+from ...store.ports import Store, Transaction
+from ..door import NO_OPTIONS, Door
 from .draining import Consumed
 
 Entity = tuple[str, str]

@@ -1,0 +1,1 @@
+"""The ledger at work: recording, reading on, draining, and starting runs from subscriptions."""
