@@ -137,6 +137,79 @@ def _object_problem(value: object, path: str, depth: int) -> tuple[str, str] | N
     return None if plain is value else _first_problem(plain, path, depth + 1)
 
 
+def sorted_json(value: object) -> bytes:
+    """The value as JSON in which the order of keys and of sets does not matter."""
+    return _sorted_encoder.encode(value)
+
+
+_sorted_encoder = msgspec.json.Encoder(enc_hook=_hook, order="sorted")
+
+
+# --- results of steps -----------------------------------------------------------------------------------------------
+
+
+class ResultType:
+    """How a step's result is kept as JSON, and read back as what it was."""
+
+    __slots__ = ("_annotation", "_decode")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._annotation = _returned(function)
+        self._decode = _decoder(self._annotation, f"what {_name(function)} returns")
+
+    def kept(self, value: Any, *, limit: int) -> tuple[bytes, Any]:
+        """The result as JSON, and as it will be read back: what comes back as something else is refused."""
+        encoded = to_json(value, what="the result", limit=limit)
+        again = self.read(encoded)
+        if again == value or (type(again) is type(value) and not _compares(value)):
+            return encoded, again
+        path, was, becomes = _changed(value, again, "$")
+        raise InvalidInput(
+            f"the result: {path} is a {was} and would come back as a {becomes}; annotate what the step's function "
+            "returns, or return what JSON can say",
+            path=path,
+        )
+
+    def read(self, encoded: bytes | str) -> Any:
+        try:
+            return self._decode(encoded)
+        except (msgspec.MsgspecError, ValueError) as error:
+            what = f"the result is not what the function says it returns ({self._annotation})"
+            raise _mismatch(error, what) from error
+
+
+def _compares(value: object) -> bool:
+    """Whether two that are alike are equal."""
+    return any("__eq__" in vars(kind) for kind in type(value).__mro__[:-1])
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    function = getattr(function, "func", function)  # functools.partial
+    try:
+        return get_type_hints(function, include_extras=True).get("return", Any)
+    except (NameError, TypeError, AttributeError):
+        return Any  # annotations that mean something only to a type checker: as if there were none
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _changed(before: Any, after: Any, path: str) -> tuple[str, str, str]:
+    """Where two values differ, and in what."""
+    if type(before) is type(after):
+        if isinstance(before, dict) and before.keys() == after.keys():
+            pairs = [(before[key], after[key], f"{path}.{key}") for key in before]
+        elif isinstance(before, list | tuple) and len(before) == len(after):
+            pairs = [(old, new, f"{path}[{place}]") for place, (old, new) in enumerate(zip(before, after, strict=True))]
+        else:
+            pairs = []
+        for old, new, where in pairs:
+            if old != new:
+                return _changed(old, new, where)
+    return path, type(before).__name__, type(after).__name__
+
+
 # --- handlers' input ------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@
     │   └── RunCancelled
     ├── ResultTimeout          the result did not come in time (also a TimeoutError)
     ├── TransactionMisused     run.transaction() and app.transaction() have rules
+    ├── StepFailed             a step has failed for good, or the run that it waits for
+    ├── StepMisused            steps have rules
     ├── WouldBlock             a blocking call inside a running event loop (also a RuntimeError)
     └── LeaseLost              the run belongs to somebody else by now
 
@@ -193,6 +195,19 @@ class ResultTimeout(OstinatoError, TimeoutError):
 
 class TransactionMisused(OstinatoError):
     """A transaction was used in a way that would break its promise."""
+
+
+class StepFailed(OstinatoError):
+    """A step has failed for good: its tries are used up, or what it did cannot be done. A function that catches it goes
+    on; otherwise the run fails. `code` and `message` say why; `run_id` names the child whose end it was."""
+
+    def __init__(self, step: str, code: str, message: str, *, run_id: str | None = None) -> None:
+        super().__init__(f"step {step!r} failed: {message}")
+        self.step, self.code, self.message, self.run_id = step, code, message, run_id
+
+
+class StepMisused(OstinatoError, RuntimeError):
+    """A step where none can be, or one that cannot be told from others."""
 
 
 class WouldBlock(OstinatoError, RuntimeError):

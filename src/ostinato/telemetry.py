@@ -92,6 +92,50 @@ class RunGivenBack(Event, frozen=True):
     trace_id: str | None = None
 
 
+class RunSuspended(Event, frozen=True):
+    """A run was left to wait, and holds nothing here any more."""
+
+    run_id: str
+    function: str
+    queue: str
+    worker: str
+    reason: str
+    trace_id: str | None = None
+
+
+class StepCompleted(Event, frozen=True):
+    """A step was done, and is remembered."""
+
+    run_id: str
+    function: str
+    step: str
+    kind: str
+    duration: float
+
+
+class StepRetried(Event, frozen=True):
+    """A step failed, and will be tried again."""
+
+    run_id: str
+    function: str
+    step: str
+    error_code: str
+    message: str
+    retry_count: int
+    retry_in: float
+
+
+class StepFailed(Event, frozen=True):
+    """A step has failed for good."""
+
+    run_id: str
+    function: str
+    step: str
+    error_code: str
+    message: str
+    retry_count: int
+
+
 class StaleWriteRefused(Event, frozen=True):
     """A settlement came too late: the run belongs to somebody else by now."""
 
@@ -304,6 +348,10 @@ _LOGGED: dict[type[Event], tuple[int, str]] = {
     RunFailed: (logging.WARNING, "job_failed"),
     RunCancelled: (logging.INFO, "job_cancelled"),
     RunGivenBack: (logging.INFO, "job_given_back"),
+    RunSuspended: (logging.DEBUG, "job_suspended"),
+    StepCompleted: (logging.DEBUG, "step_completed"),
+    StepRetried: (logging.WARNING, "step_retried"),
+    StepFailed: (logging.ERROR, "step_failed"),
     RunRescued: (logging.WARNING, "job_rescued"),
     StaleWriteRefused: (logging.WARNING, "stale_write_refused"),
     WorkerStarted: (logging.INFO, "worker_started"),

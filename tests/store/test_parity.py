@@ -23,8 +23,8 @@ ONLY_POSTGRES |= {"open_transactions", "missing_grants"}
 ONLY_SQLITE = {"targets", "count_waiting", "drop_old_keys", "take_keys", "key_holders"}
 """Inserting is one function on PostgreSQL and a flow of its own on SQLite."""
 
-ONLY_SQLITE |= {"claimable", "claimed", "completable"}
-"""Claiming and completing are one statement on PostgreSQL, and several on SQLite, which answer with one row each."""
+ONLY_SQLITE |= {"claimable", "claimed", "completable", "fenced_runs"}
+"""Claiming, saving steps and completing are one statement on PostgreSQL, and several on SQLite, which answer with one row each."""
 
 ONLY_POSTGRES |= {"take_drainer", "events_between", "window", "events_in_window", "restored_window", "adopt_ledger"}
 ONLY_POSTGRES |= {"set_lineage", "count_between", "count_in_window"}
@@ -144,5 +144,5 @@ def definition(text: str) -> tuple[list[str], str | None]:
     """The columns of an index, and the condition of a partial one."""
     match = re.search(r"\(([\w, ]+)\)(?: where (.+))?$", text, re.IGNORECASE)
     assert match is not None
-    condition = match[2] and match[2].strip("()").lower()
+    condition = match[2] and re.sub(r"[()]", "", match[2]).lower()
     return match[1].split(", "), condition

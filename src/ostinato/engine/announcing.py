@@ -6,9 +6,18 @@ from typing import Any
 
 from msgspec import json
 
-from ..model.outcome import Cancelled, Done, Failed, GivenBack, Interrupted, Settled, Unknown, next_delay
+from ..model.outcome import Cancelled, Done, Failed, GivenBack, Interrupted, Settled, Suspended, Unknown, next_delay
 from ..model.run import Claimed
-from ..telemetry import Event, RunCancelled, RunClaimed, RunCompleted, RunFailed, RunGivenBack, StaleWriteRefused
+from ..telemetry import (
+    Event,
+    RunCancelled,
+    RunClaimed,
+    RunCompleted,
+    RunFailed,
+    RunGivenBack,
+    RunSuspended,
+    StaleWriteRefused,
+)
 from .active import Active
 from .tracing import trace_id_of
 
@@ -66,6 +75,8 @@ def outcome_event(active: Active) -> Event:
         case Unknown():
             message = f"no function is named {claimed.function!r} here"
             return RunFailed(**ended, error_code="unknown_function", message=message, will_retry=True)
+        case Suspended(reason):
+            return RunSuspended(**common, queue=claimed.queue, reason=reason)
         case GivenBack():
             return RunGivenBack(**common, queue=claimed.queue)
         case _:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, ClassVar, TypeVar
+from datetime import datetime
+from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
 from msgspec import Raw, json
 
+from ..clock import Duration
 from ..codec import to_json
 from ..errors import ConfigError, LeaseLost, TransactionMisused, UnknownEvent
 from ..model.change import Change
 from ..model.event import Event, event_of
-from ..model.outcome import Done, Stop, settle
+from ..model.outcome import Done, Stop, Suspended, settle
 from ..model.run import Claimed
+from ..model.step import RUN_LIMIT, STEP_LIMIT, Status
 from ..store.ports import Caller, Store, Transaction
+from ..telemetry import Telemetry
 from .active import Active
 from .door import Door
 from .ledger.recording import EMPTY
-from .threads import adopt, at_once, entered, in_context
-from .transaction import Tx
+from .ledger.recording import NO_OPTIONS as NO_RECORD_OPTIONS
+from .steps import waiting
+from .steps.desk import StepDesk
+from .steps.steps import NO_OPTIONS, Step, StepOptions, Steps
+from .threads import Threads, at_once, entered, waited
+from .transaction import Tx, target_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 TRANSACTION_LIMIT = 5.0
@@ -31,21 +41,52 @@ TRANSACTION_LIMIT = 5.0
 class Tools:
     """What the engine lends to every run."""
 
-    __slots__ = ("adapt", "door", "loop", "output_limit", "resources", "store")
+    __slots__ = (
+        "adapt",
+        "desk",
+        "door",
+        "loop",
+        "output_limit",
+        "resources",
+        "step_limit",
+        "steps_limit",
+        "store",
+        "telemetry",
+        "threads",
+    )
 
     def __init__(
         self,
         store: Store,
         door: Door,
         adapt: Callable[[object], Caller],
+        telemetry: Telemetry,
         *,
         output_limit: int,
         resources: Mapping[str, Any],
+        step_limit: int = STEP_LIMIT,
+        steps_limit: int = RUN_LIMIT,
     ) -> None:
-        self.store, self.door, self.adapt = store, door, adapt
-        self.output_limit = output_limit
+        self.store, self.door, self.adapt, self.telemetry = store, door, adapt, telemetry
+        self.output_limit, self.step_limit, self.steps_limit = output_limit, step_limit, steps_limit
         self.resources = resources
         self.loop = asyncio.get_running_loop()
+        self.threads = Threads()
+        self.desk = StepDesk(store, telemetry)
+
+    @asynccontextmanager
+    async def step_transaction(self) -> AsyncIterator[tuple[Transaction, Tx]]:
+        """A transaction of a step, undone on leaving unless it was committed."""
+        async with self.store.begin(limit=TRANSACTION_LIMIT) as transaction:
+            tx = Tx(transaction, self.door, self.store.views)
+            try:
+                yield transaction, tx
+            finally:
+                tx.close()
+
+    def blocking(self, tx: Tx) -> BlockingTx:
+        """The same for a function in a thread."""
+        return BlockingTx(tx, lambda work: waited(work, self.loop))
 
 
 class Run:
@@ -62,6 +103,7 @@ class Run:
         self._inside = False
         self._closed = False
         self._event: Event | None = None
+        self._steps: Steps | None = None
 
     # --- what it is
 
@@ -130,6 +172,63 @@ class Run:
         """A key for calls to other services, the same at every attempt."""
         return f"{self.id}:{step}" if step else self.id
 
+    # --- steps
+
+    @overload
+    async def step(self, name: str, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    async def step(self, name: str, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function once, with these arguments. Its result is committed before this returns, and returned at
+        every later attempt without calling it again."""
+        return await self._own_steps("step").call(name, function, args, kwargs, NO_OPTIONS)
+
+    def options(self, **options: Any) -> OptedRun:
+        """`run.options(key=, retry=, timeout=, tx=True).step(...)`: a step that is told apart by a key, has a policy or
+        a time of its own, or commits its statements together with its memo."""
+        return OptedRun(self, NO_OPTIONS.changed(options))
+
+    async def sleep(self, name: str, duration: Duration) -> None:
+        """Goes on after a time, up to a year. The run holds nothing meanwhile."""
+        await waiting.sleep(self._own_steps("sleep"), name, waiting.duration(duration, what="duration"))
+
+    async def sleep_until(self, name: str, moment: datetime) -> None:
+        """Goes on at a moment, by the database's clock."""
+        await waiting.sleep_until(self._own_steps("sleep_until"), name, moment)
+
+    async def wait_for(
+        self,
+        name: str,
+        event_type: str,
+        *,
+        match: str | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        since: datetime | Duration | None = None,
+    ) -> Event | None:
+        """Goes on with the first event of a type, a glob, recorded since the run started; None when the time is over.
+
+        `match` is like `{"$.payload.order": 42}`, or a condition in CEL. `since` is a moment, or how long ago.
+        """
+        steps = self._own_steps("wait_for")
+        return await waiting.wait_for(steps, name, event_type, match=match, timeout=timeout, since=since)
+
+    async def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        """Records an event, once however often the run is attempted; answers its id. The options are those of
+        `app.record`."""
+        steps = self._own_steps("send")
+        return await waiting.send(steps, name, event_type, payload, NO_RECORD_OPTIONS.changed(options))
+
+    async def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
+        """Starts a run of another function, once, and goes on with its result. If it fails or is cancelled, StepFailed
+        is raised; if this run is cancelled, so is that one."""
+        target, options = target_of(function)
+        steps = self._own_steps("invoke")
+        inputs = () if given is None else (given,)
+        child = self._tools.door.one(target, inputs, fields, options, invoked_by=f"run:{self.id}")
+        return await waiting.invoke(steps, name, child)
+
     # --- what it may do
 
     @asynccontextmanager
@@ -174,6 +273,27 @@ class Run:
         self._completed_by_caller = True
 
     @property
+    def suspended(self) -> Suspended | None:
+        """That the run waits, once it does."""
+        return None if self._steps is None else self._steps.suspension.outcome
+
+    @property
+    def running_steps(self) -> Iterable[Step]:
+        return () if self._steps is None else list(self._steps.running.values())
+
+    def note_running(self, step: Step) -> None:
+        """Has the database know that a step runs; nobody waits for that."""
+        assert self._steps is not None
+        step.noted = True
+        self._tools.desk.save(self._steps.change(step, Status.RUNNING))
+
+    def _own_steps(self, verb: str) -> Steps:
+        self._refuse_after_the_end(verb)
+        if self._steps is None:
+            self._steps = Steps(self._active, self._tools)
+        return self._steps
+
+    @property
     def open_transaction(self) -> Transaction | None:
         return self._transaction
 
@@ -211,6 +331,34 @@ class Run:
             )
 
 
+class OptedRun:
+    """A run whose next step has options."""
+
+    def __init__(self, run: Run, options: StepOptions) -> None:
+        self._run, self._options = run, options
+
+    async def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """See `Run.step`. With `tx=True` the function gets a `tx` before its own arguments."""
+        return await self._run._own_steps("step").call(name, function, args, kwargs, self._options)
+
+    def options(self, **options: Any) -> OptedRun:
+        """See `Run.options`."""
+        return OptedRun(self._run, self._options.changed(options))
+
+
+class BlockingOptedRun:
+    """The same for a thread."""
+
+    def __init__(self, run: OptedRun, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._run, self._wait = run, wait
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._wait(self._run.step(name, function, *args, **kwargs))
+
+    def options(self, **options: Any) -> BlockingOptedRun:
+        return BlockingOptedRun(self._run.options(**options), self._wait)
+
+
 class BlockingRun:
     """The same run for a handler that is a plain function in a thread."""
 
@@ -227,6 +375,34 @@ class BlockingRun:
     def event(self) -> Event | None:
         """See `Run.event`."""
         return self._wait(self._run.event)
+
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """See `Run.step`."""
+        return self._wait(self._run.step(name, function, *args, **kwargs))
+
+    def options(self, **options: Any) -> BlockingOptedRun:
+        """See `Run.options`."""
+        return BlockingOptedRun(self._run.options(**options), self._wait)
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        """See `Run.sleep`."""
+        self._wait(self._run.sleep(name, duration))
+
+    def sleep_until(self, name: str, moment: datetime) -> None:
+        """See `Run.sleep_until`."""
+        self._wait(self._run.sleep_until(name, moment))
+
+    def wait_for(self, name: str, event_type: str, **options: Any) -> Event | None:
+        """See `Run.wait_for`."""
+        return self._wait(self._run.wait_for(name, event_type, **options))
+
+    def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        """See `Run.send`."""
+        return self._wait(self._run.send(name, event_type, payload, **options))
+
+    def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
+        """See `Run.invoke`."""
+        return self._wait(self._run.invoke(name, function, given, **fields))
 
     @contextmanager
     def transaction(self) -> Iterator[BlockingTx]:
@@ -248,9 +424,7 @@ class BlockingRun:
         at_once(self._run.complete_on(caller, output))
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        result, context = asyncio.run_coroutine_threadsafe(in_context(work), self._loop).result()
-        adopt(context)
-        return result
+        return waited(work, self._loop)
 
 
 class BlockingTx:

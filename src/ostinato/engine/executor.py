@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw, json
 
 from ..codec import to_json
-from ..errors import InvalidInput, StoreError
+from ..errors import InvalidInput, StepFailed, StoreError
 from ..model.difference import differences
 from ..model.outcome import (
     Cancelled,
@@ -35,7 +35,7 @@ from .context import BlockingRun, Run, Tools
 from .door import current_run
 from .marks import StartMarks
 from .registry import FunctionSpec, Registry
-from .threads import Threads
+from .threads import in_thread
 from .tracing import processing, trace_id_of
 
 _NULL = Raw(b"null")
@@ -56,7 +56,6 @@ class Executor:
         self._registry, self._tools, self._marks = registry, tools, marks
         self._on_concluded = on_concluded
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads()
 
     def start(self, claimed: Claimed, worker: str, now: float) -> Active:
         """Begins an attempt in a task of its own, whatever factory the loop has: it must not start before the caller
@@ -70,7 +69,7 @@ class Executor:
         return active
 
     def close(self) -> None:
-        self._threads.close()
+        self._tools.threads.close()
 
     async def _execute(self, active: Active) -> None:
         current_run.set(active.claimed)
@@ -94,6 +93,8 @@ class Executor:
                     return Lost()
                 active.only_start = True
             value = await self._call(active, spec)
+            if active.run is not None and (suspended := active.run.suspended) is not None:
+                return suspended
             active.finishing = True
             return _NOTHING if value is None and active.run is None else await self._finish(active, value)
         except GeneratorExit:  # the event loop is gone, and nothing can be awaited any more
@@ -106,12 +107,16 @@ class Executor:
                 await _undo(active.run)
 
     async def _failed(self, active: Active, error: BaseException) -> Outcome:
+        if active.run is not None and active.stop is None and (suspended := active.run.suspended) is not None:
+            return suspended  # whatever the function made of being left
         if active.run is not None and active.run.completed_by_caller and await self._is_completed(active):
             return Settled()
         if isinstance(error, asyncio.CancelledError):
             return _stopped(active)
         if isinstance(error, InvalidInput):
             return Failed("invalid_input", _misfit(active) or str(error), error, retriable=False)
+        if isinstance(error, StepFailed):
+            return Failed("step_failed", str(error), error, retriable=False)
         outcome = failure(error)
         if active.only_start and isinstance(outcome, Interrupted):  # it has started, and must not start again
             return Failed("store_unavailable", outcome.message, error, retriable=False)
@@ -132,17 +137,8 @@ class Executor:
 
     async def _handle_in_thread(self, active: Active, spec: FunctionSpec) -> Any:
         run = BlockingRun(self._run_of(active), self._loop)
-        thread = self._threads.call(lambda: spec.input.call(spec.handler, run, active.claimed.input))
-        while True:
-            try:
-                return await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                # A thread cannot be ended. It keeps its slot until it returns; only what may not wait is let go.
-                if active.stop in (Stop.SHUTDOWN, Stop.LEASE_LOST):
-                    raise
-                await asyncio.wait([thread])
-                thread.exception()
-                raise
+        call = lambda: spec.input.call(spec.handler, run, active.claimed.input)  # noqa: E731
+        return await in_thread(self._tools.threads, active, call)
 
     async def _through_middleware(self, active: Active, spec: FunctionSpec) -> Any:
         run = self._run_of(active)

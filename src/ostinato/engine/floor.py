@@ -6,7 +6,19 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from ..model.change import Committed
-from ..model.outcome import Cancelled, Done, Failed, GivenBack, Interrupted, Lost, Outcome, Stop, Unknown, settle
+from ..model.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    GivenBack,
+    Interrupted,
+    Lost,
+    Outcome,
+    Stop,
+    Suspended,
+    Unknown,
+    settle,
+)
 from ..model.run import Claimed
 from ..store.ports import Store
 from ..telemetry import RunClaimed, RunCompleted, Telemetry
@@ -128,7 +140,7 @@ class Floor:
     def _announce(self, active: Active) -> None:
         if isinstance(active.outcome, GivenBack):
             self.given_back += 1
-        elif isinstance(active.outcome, Failed | Unknown | Interrupted):
+        elif isinstance(active.outcome, Failed | Unknown | Interrupted | Suspended):
             self._on_ready_again(active.claimed.queue)
         self._telemetry.announce(outcome_event(active))
 

@@ -12,7 +12,12 @@ import queue
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..model.outcome import Stop
+
+if TYPE_CHECKING:
+    from .active import Active
 
 T = TypeVar("T")
 
@@ -65,6 +70,21 @@ class Threads:
             loop.call_soon_threadsafe(_resolve, future, result, error)
 
 
+async def in_thread(threads: Threads, active: Active, function: Callable[[], Any]) -> Any:
+    """Calls a function of the user's in a thread. A thread cannot be ended: what is stopped keeps its slot until the
+    function returns; only what may not wait is let go."""
+    thread = threads.call(function)
+    while True:
+        try:
+            return await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            if active.stop in (Stop.SHUTDOWN, Stop.LEASE_LOST):
+                raise
+            await asyncio.wait([thread])
+            thread.exception()
+            raise
+
+
 def at_once(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that awaits nothing, on the calling thread and without an event loop."""
     try:
@@ -78,6 +98,13 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
 async def in_context(work: Coroutine[Any, Any, T]) -> tuple[T, contextvars.Context]:
     """The result of work done on another thread's event loop, and the context variables as it left them."""
     return await work, contextvars.copy_context()
+
+
+def waited(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """The result of work done on an event loop, for another thread that waits for it."""
+    result, context = asyncio.run_coroutine_threadsafe(in_context(work), loop).result()
+    adopt(context)
+    return result
 
 
 def adopt(context: contextvars.Context) -> None:

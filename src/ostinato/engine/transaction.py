@@ -42,7 +42,7 @@ class Tx:
     async def enqueue(self, function: object, given: Any = None, /, **fields: Any) -> str:
         """Enqueues a run of a function (or of `fn.options(...)`, or by name); answers its id, or that of the run with
         its key."""
-        name, options = _target(function)
+        name, options = target_of(function)
         with sending(name) as span:
             change = self._door.one(name, () if given is None else (given,), fields, options, invoked_by=invoked_by())
             (run_id,) = await self._insert([change])
@@ -51,7 +51,7 @@ class Tx:
 
     async def enqueue_many(self, function: object, inputs: Iterable[Mapping[str, Any]]) -> list[str]:
         """Enqueues many runs of a function; answers their ids."""
-        name, options = _target(function)
+        name, options = target_of(function)
         with sending(name) as span:
             changes = self._door.many(name, inputs, options, invoked_by=invoked_by())
             ids = await self._insert(changes)
@@ -94,7 +94,7 @@ class Tx:
         self._closed = True
 
 
-def _target(function: object) -> tuple[str, EnqueueOptions]:
+def target_of(function: object) -> tuple[str, EnqueueOptions]:
     if isinstance(function, str):
         return function, NO_OPTIONS
     return function.name, getattr(function, "enqueue_options", NO_OPTIONS)  # type: ignore[attr-defined]

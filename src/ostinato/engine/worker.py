@@ -104,7 +104,7 @@ class Worker:
     def _build(self, resources: Mapping[str, Any]) -> None:
         settings, store, telemetry = self._settings, self._store, self._telemetry
         self._wakeups = Wakeups(store, telemetry, enabled=settings.notify)
-        tools = Tools(store, self._door, self._adapt, output_limit=settings.input_limit, resources=resources)
+        tools = Tools(store, self._door, self._adapt, telemetry, output_limit=settings.input_limit, resources=resources)
         self._floor = Floor(
             store,
             self._registry,

@@ -29,6 +29,9 @@ class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     metadata: Raw | None = None
     invoked_by: str = "api"
     trace: Raw | None = None
+    parent_run: str | None = None
+    parent_step: str | None = None
+    """The run and the step that wait for it; it is inserted only if that step is saved."""
 
 
 class RunCompleted(Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +55,8 @@ class RunSettled(Struct, frozen=True, omit_defaults=True, gc=False):
     """Attempts returned to the budget."""
     suspect: bool = False
     uncounted: int = 0
+    suspended: bool = False
+    """Held until the first of its pending steps goes on, or something it waits for wakes it."""
 
 
 class RunStarted(Struct, frozen=True, gc=False):
@@ -80,6 +85,48 @@ class KeyFreed(Struct, frozen=True, gc=False):
     run_id: str
     lease_no: int
     state: State
+
+
+class StepSaved(Struct, frozen=True, array_like=True, gc=False):
+    """What is to be remembered of a step. One that has ended is never changed."""
+
+    run_id: str
+    lease_no: int
+    id: str
+    name: str
+    place: int
+    kind: str
+    status: str
+    duration: float
+    """Seconds since it began."""
+    input: str | None = None
+    output: str | None = None
+    error: str | None = None
+    retry_count: int = 0
+    delay: float | None = None
+    """Seconds until a pending one goes on by itself."""
+    child: str | None = None
+    awaits: str | None = None
+    wild: bool = False
+    matches: str | None = None
+    since: int | None = None
+    event_id: str | None = None
+
+
+class ChildEnded(Struct, frozen=True, gc=False):
+    """The run has ended, and another waits for it."""
+
+    run_id: str
+    lease_no: int
+
+
+class WaitMet(Struct, frozen=True, gc=False):
+    """The event came that a step waits for."""
+
+    run_id: str
+    step_id: str
+    event_id: str
+    output: str
 
 
 class ScheduleMoved(Struct, frozen=True):
@@ -141,8 +188,8 @@ class CursorMoved(Struct, frozen=True):
 
 
 Settlement = RunCompleted | RunSettled
-Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed
-Change = RunInserted | ScheduleMoved | EventRecorded | EventParked | EventUnparked | CursorMoved | Fenced
+Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed | StepSaved | ChildEnded
+Change = RunInserted | WaitMet | ScheduleMoved | EventRecorded | EventParked | EventUnparked | CursorMoved | Fenced
 
 
 class Committed(Struct, frozen=True):

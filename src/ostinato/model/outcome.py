@@ -10,7 +10,7 @@ from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from ..errors import Cancel, Fatal, RetryAfter, StoreUnavailable
-from .change import AttemptEnded, Change, KeyFreed, RunCompleted, RunSettled
+from .change import AttemptEnded, Change, ChildEnded, KeyFreed, RunCompleted, RunSettled
 from .retry import Retry
 from .run import Claimed, Orphan, Reason, State
 
@@ -67,13 +67,19 @@ class Unknown(Struct, frozen=True):
     """The worker does not know the function; one that does may come."""
 
 
+class Suspended(Struct, frozen=True):
+    """The run waits for something, and goes on from its steps when it has come."""
+
+    reason: Reason
+
+
 class Interrupted(Struct, frozen=True):
     """The database was not there for the attempt, which is nobody's failure: it is returned."""
 
     message: str
 
 
-Outcome = Interrupted | Done | Failed | Cancelled | GivenBack | Lost | Settled | Unknown
+Outcome = Suspended | Interrupted | Done | Failed | Cancelled | GivenBack | Lost | Settled | Unknown
 
 UNKNOWN_DELAY = 60.0
 INTERRUPTED_DELAY = 1.0
@@ -122,14 +128,16 @@ def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duratio
     """The changes that end the attempt."""
     match outcome:
         case Done():
-            return _with_key(run, RunCompleted(run.id, run.lease_no, outcome.output), State.COMPLETED)
+            return _ended(run, RunCompleted(run.id, run.lease_no, outcome.output), State.COMPLETED)
         case Failed():
             return _settle_failure(run, outcome, retry, worker, duration)
         case Cancelled(reason):
             settled = RunSettled(run.id, run.lease_no, State.CANCELLED, error=error_json("cancelled", reason))
-            return _with_key(run, settled, State.CANCELLED)
+            return _ended(run, settled, State.CANCELLED)
         case GivenBack():
             return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
+        case Suspended(reason):
+            return [RunSettled(run.id, run.lease_no, State.HELD, reason=reason, refund=1, suspended=True)]
         case Interrupted(message):
             return _settle_interruption(run, message, worker, duration)
         case Unknown():
@@ -152,7 +160,7 @@ def _settle_failure(run: Claimed, failed: Failed, retry: Retry, worker: str, dur
     error, delay = error_json(failed.code, failed.message), next_delay(run, failed, retry)
     if delay is None:
         settled = RunSettled(run.id, run.lease_no, State.FAILED, error=error)
-        return [*_with_key(run, settled, State.FAILED), attempt]
+        return [*_ended(run, settled, State.FAILED), attempt]
     return [RunSettled(run.id, run.lease_no, State.HELD, reason=Reason.RETRY, delay=delay, error=error), attempt]
 
 
@@ -181,8 +189,14 @@ def next_delay(run: Claimed, failed: Failed, retry: Retry) -> float | None:
     return planned if planned is None or failed.delay is None else failed.delay
 
 
-def _with_key(run: Claimed, settled: RunCompleted | RunSettled, state: State) -> list[Change]:
-    return [settled] if run.key is None else [settled, KeyFreed(run.id, run.lease_no, state)]
+def _ended(run: Claimed, settled: RunCompleted | RunSettled, state: State) -> list[Change]:
+    """The settlement of a run that ends, and what follows from its end."""
+    changes: list[Change] = [settled]
+    if run.key is not None:
+        changes.append(KeyFreed(run.id, run.lease_no, state))
+    if run.parent is not None:
+        changes.append(ChildEnded(run.id, run.lease_no))
+    return changes
 
 
 def error_json(code: str, message: str) -> Raw:

@@ -28,6 +28,10 @@ class Reason(StrEnum):
 
     NOT_DUE = "not_due"
     RETRY = "retry"
+    SLEEP = "sleep"
+    EVENT = "event"
+    CHILD = "child"
+    STEP_RETRY = "step_retry"
     PAUSED = "paused"
     PARKED = "parked"
 
@@ -49,6 +53,8 @@ MOVES: tuple[Move, ...] = (
     Move("complete", State.RUNNING, State.COMPLETED, "its handler returned"),
     Move("hold", State.RUNNING, State.HELD, "its attempt failed and is retried later"),
     Move("hold", State.RUNNING, State.READY, "its attempt failed and is retried at once"),
+    Move("suspend", State.RUNNING, State.HELD, "it sleeps, or waits for an event, a child or a step's next try"),
+    Move("suspend", State.RUNNING, State.READY, "what it was about to wait for has come"),
     Move("fail", State.RUNNING, State.FAILED, "its attempts are used up, or it raised Fatal"),
     Move("give back", State.RUNNING, State.READY, "its worker shuts down: the attempt is returned"),
     Move("rescue", State.RUNNING, State.READY, "its worker died"),
@@ -85,6 +91,8 @@ class Claimed(Struct, frozen=True, array_like=True, gc=False):
     invoked_by: str = "api"
     trace: str | None = None
     """The trace of whoever enqueued it, as W3C trace context in JSON."""
+    parent: str | None = None
+    """The run that waits for it."""
     suspect: bool = False
     """Whether its last worker died."""
 

@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from msgspec import json
 
-from ..model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ..model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved
 from ..model.drainer import DrainerView, ParkedView, drainer_in, parked_in
 from ..model.event import Event, Page, Place, Position, Subscription, event_in, position_in, subscription_in
 from ..model.history import EventCount, EventFilter, EventLink, RunLink, count_in, event_link_in, run_link_in
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
+from ..model.step import Memo, Wait, memo_in
 from ..model.view import (
     EndedCount,
     FailureView,
@@ -182,6 +183,10 @@ class FlowStore(ABC):
         """Completes runs; answers those for which the fence held."""
 
     @abstractmethod
+    def saving(self, steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+        """Saves steps of runs for which the fence holds; answers those runs."""
+
+    @abstractmethod
     def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
         """Claims runs in their order; suspects, one at a time."""
 
@@ -298,6 +303,18 @@ class FlowStore(ABC):
 
     async def declare(self, functions: Sequence[DeclaredFunction], queues: Sequence[DeclaredQueue]) -> None:
         await self.write(flows.declaring(functions, queues))
+
+    # --- steps
+
+    async def memos(self, runs: Sequence[str]) -> list[Memo]:
+        return [memo_in(row) for row in await self.read(flows.reading("step_memos", ids=flows.encoded(runs)))]
+
+    async def waits(self, transaction: Transaction, types: Sequence[str]) -> list[Wait]:
+        rows = await transaction.ask(flows.reading("waits", types=flows.encoded(types)))
+        return [Wait(*row) for row in rows]
+
+    async def earlier(self, glob: str, *, since: int, after: int, limit: int) -> list[Event]:
+        return await self.read(recalling.earlier(glob, since, after, limit))
 
     # --- the ledger
 

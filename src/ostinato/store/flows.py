@@ -17,6 +17,7 @@ from msgspec import Raw, json, structs
 from ..model.change import (
     AttemptEnded,
     Change,
+    ChildEnded,
     Committed,
     CursorMoved,
     EventParked,
@@ -29,6 +30,8 @@ from ..model.change import (
     RunSettled,
     RunStarted,
     ScheduleMoved,
+    StepSaved,
+    WaitMet,
 )
 from ..model.event import Subscription
 from ..model.outcome import rescue
@@ -66,20 +69,32 @@ class Dialect(Protocol):
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         """Completes runs; answers those for which the fence held, each once."""
 
+    def saving(self, steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+        """Saves steps of runs for which the fence holds; answers those runs."""
+
     def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
         """Records events; answers for those whose idempotency key was used before: the id asked for → the event that
         has the key."""
 
 
 def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
-    """Applies changes in the one order that all commits share: runs, keys, attempts, schedules, new runs, the
-    ledger."""
+    """Applies changes in the one order that all commits share: runs, keys, attempts, steps, who waits for them,
+    schedules, new runs, the ledger."""
     areas = _areas(changes)
     completed = areas.get(RunCompleted)
     refused = (yield from _completing(completed, dialect)) if completed else frozenset[str]()
+    if saved := areas.get(StepSaved):
+        saved.sort(key=_run_id)
+        refused |= {step.run_id for step in saved}.difference((yield from dialect.saving(saved)))
     refused = yield from _settling(areas, refused)
+    if ended := [child.run_id for child in areas.get(ChildEnded, ()) if child.run_id not in refused]:
+        yield from _telling_parents(ended)
+    if met := areas.get(WaitMet):
+        yield from _meeting(met)
     if ScheduleMoved in areas:
         return (yield from _firing(changes, refused, dialect))
+    if refused:
+        _leave_out(areas, refused)
     inserted = areas.get(RunInserted)
     existing = (yield from dialect.inserting(inserted)) if inserted else {}
     recorded = (yield from _ledger(areas, dialect)) if _LEDGER & areas.keys() else {}
@@ -96,6 +111,30 @@ def _ledger(areas: Mapping[type, list[Any]], dialect: Dialect) -> Flow[dict[str,
     for moved in areas.get(CursorMoved, ()):
         yield Call("move_drainer", structs.asdict(moved))
     return recorded
+
+
+def _leave_out(areas: dict[type, list[Any]], refused: frozenset[str]) -> None:
+    """Children and events of runs whose fence did not hold."""
+    areas[RunInserted] = [run for run in areas.get(RunInserted, ()) if run.parent_run not in refused]
+    areas[EventRecorded] = [event for event in areas.get(EventRecorded, ()) if event.run_id not in refused]
+
+
+def _telling_parents(ended: Sequence[str]) -> Flow[None]:
+    """Tells those who wait for these runs what became of them."""
+    if parents := [row[0] for row in (yield Call("parents_of", {"ids": encoded(ended)}))]:
+        yield Call("lock_to_wake", {"ids": encoded(parents)})
+        yield from _waking((yield Call("end_children", {"ids": encoded(ended)})))
+
+
+def _meeting(waits: Sequence[WaitMet]) -> Flow[None]:
+    """Gives events to the steps that wait for them."""
+    yield Call("lock_to_wake", {"ids": encoded(sorted({wait.run_id for wait in waits}))})
+    yield from _waking((yield Call("meet_waits", {"waits": encoded(waits)})))
+
+
+def _waking(rows: Sequence[Row]) -> Flow[None]:
+    if rows:
+        yield Call("wake_runs", {"ids": encoded(sorted({row[0] for row in rows}))})
 
 
 _LEDGER = {EventRecorded, EventParked, EventUnparked, CursorMoved}
@@ -165,7 +204,11 @@ _FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
 
 def single_statement(changes: Sequence[Change]) -> bool:
     """Whether the commit is one statement, which needs no transaction around it."""
-    return len({type(change) for change in changes}) == 1
+    kinds = {type(change) for change in changes}
+    return len(kinds) == 1 and not kinds & _SEVERAL_STATEMENTS
+
+
+_SEVERAL_STATEMENTS = {ChildEnded, WaitMet}
 
 
 # --- claiming -------------------------------------------------------------------------------------------------------
@@ -213,7 +256,9 @@ def rescuing(limit: int) -> Flow[list[Orphan]]:
     rows = yield Call("lock_orphans", {"limit": limit})
     orphans = [_orphan(*row[:6], bool(row[6]), bool(row[7]), *row[8:]) for row in rows]  # SQLite has no booleans
     if orphans:
-        yield from _settling(_areas(change for orphan in orphans for change in rescue(orphan)))
+        changes = [change for orphan in orphans for change in rescue(orphan)]
+        yield from _settling(_areas(changes))
+        yield from _telling_parents([change.run_id for change in changes if isinstance(change, KeyFreed)])
     return orphans
 
 
@@ -236,11 +281,15 @@ def cancelling(ids: Sequence[str], reason: str, *, state: str | None = None) -> 
     """`state`: only those that are still in it, and that nobody else is changing at the moment."""
     if state is not None:
         ids = yield from _still(state, ids)
-    rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason})
-    cancelled = [Cancellation(row[0], row[1], row[2]) for row in rows]
+    cancelled: list[Cancellation] = []
+    while ids:
+        rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason})
+        cancelled += [Cancellation(row[0], row[1], row[2]) for row in rows]
+        ids = [row[0] for row in (yield Call("children_of", {"ids": encoded(ids)}))] if rows else []
     if ended := [run.id for run in cancelled if run.state == "cancelled"]:
         freed = [{"run_id": run_id, "state": "cancelled"} for run_id in sorted(ended)]
         yield Call("free_keys", {"freed": encoded(freed)})
+        yield from _telling_parents(ended)
     return cancelled
 
 
@@ -250,6 +299,7 @@ def retrying(ids: Sequence[str], *, state: str | None = None) -> Flow[dict[str, 
         ids = yield from _still(state, ids)
     yield Call("retake_keys", {"ids": encoded(ids)})
     rows = yield Call("retry_runs", {"ids": encoded(ids)})
+    yield Call("forget_unfinished", {"ids": encoded([row[0] for row in rows])})
     return {row[0]: row[1] for row in rows}
 
 
@@ -261,6 +311,7 @@ def purging(ids: Sequence[str], *, state: str) -> Flow[list[str]]:
             yield Call("free_keys", {"freed": encoded([{"run_id": run_id, "state": "cancelled"} for run_id in purged])})
         yield Call("purge_runs", {"ids": encoded(purged)})
         yield Call("prune_attempts", {"ids": encoded(purged)})
+        yield Call("prune_steps", {"ids": encoded(purged)})
     return purged
 
 
@@ -272,6 +323,7 @@ def pruning(state: str, *, keep: float, limit: int) -> Flow[int]:
     ids = [row[0] for row in (yield Call("prune_runs", {"state": state, "keep": keep, "limit": limit}))]
     if ids:
         yield Call("prune_attempts", {"ids": encoded(ids)})
+        yield Call("prune_steps", {"ids": encoded(ids)})
     return len(ids)
 
 

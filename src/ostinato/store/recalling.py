@@ -41,6 +41,21 @@ def recent(where: EventFilter) -> Flow[list[Event]]:
     return list(islice(merge(*pages, key=_lateness), where.limit))
 
 
+def earlier(glob: str, since: int, after: int, limit: int) -> Flow[list[Event]]:
+    """Events of a type, recorded from a moment on and after a number, the earliest first."""
+    first = max(after + 1, (yield from _first_since(since - _SLACK)))
+    types = yield from _types(glob)
+    pages = []
+    for kind in [row[0] for row in (yield Call("event_types", {}))] if types is None else types:
+        rows = yield Call("events_from", {"type": kind, "first": first, "since": since, "limit": limit})
+        pages.append([event_in(row) for row in rows])
+    return list(islice(merge(*pages, key=_number), limit))
+
+
+def _number(event: Event) -> int:
+    return event.sequence_no
+
+
 def _lateness(event: Event) -> int:
     return -event.sequence_no
 

@@ -17,6 +17,7 @@ from ...model.glob import GlobIndex
 from ...model.mapper import compile_mapper
 from ...store.ports import Store, Transaction
 from ..door import NO_OPTIONS, Door
+from ..steps.meeting import met_waits
 from .draining import Consumed
 
 Entity = tuple[str, str]
@@ -196,6 +197,7 @@ class Dispatcher:
         decisions = self.decisions(blocked)
         for event in page.events:
             decisions.decide(event)
+        decisions.changes += await met_waits(self._store, transaction, page.events)
         return Consumed(decisions.changes, decisions.triggers, decisions.parked)
 
     async def reach(self, events: Sequence[Event]) -> int:

@@ -10,12 +10,13 @@ from .care import Diagnosis, Migrations
 from .commits import Commits
 from .ledger import Ledger
 from .signals import Listener, Signal
+from .steps import Steps
 from .verbs import Verbs
 from .views import Views
 from .work import Claims, Leases, Schedules
 
 
-class Store(Commits, Claims, Leases, Verbs, Schedules, Ledger, Protocol):
+class Store(Commits, Claims, Leases, Verbs, Schedules, Steps, Ledger, Protocol):
     """A database."""
 
     @property

@@ -1,11 +1,11 @@
-"""Claiming and completing, in one statement each (see runs.sql)."""
+"""Claiming, saving steps and completing, in one statement each (see runs.sql)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 
-from ...model.change import RunCompleted
+from ...model.change import RunCompleted, StepSaved
 from ...model.run import Claimed, Mark
 from ..flows import Call, Flow, encoded
 
@@ -29,6 +29,10 @@ def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) 
     claimed = [_claimed(*row, suspect) for row in rows]
     claimed.sort(key=_order)
     return claimed
+
+
+def saving(steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+    return [row[0] for row in (yield Call("save_steps", {"steps": encoded(steps)}))]
 
 
 def completing(settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:

@@ -29,7 +29,7 @@ returning case when :ring::boolean
 -- (due, id) >= the mark is an index bound: entries that vacuum cannot remove yet are not walked.
 update ostinato.runs
 set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
-    certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock())
+    woken = false, certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock())
 where id = any(array(
     select id from ostinato.runs
     where queue = :queue and suspect = :suspect and state = 'ready'
@@ -40,7 +40,7 @@ where id = any(array(
     limit :limit
     for update skip locked))
 returning id, lease_no, function, queue, attempt, input::text, due,
-          date_part('epoch', claimed_at - run_at), key, timeout, metadata::text, invoked_by, trace::text
+          date_part('epoch', claimed_at - run_at), key, timeout, metadata::text, invoked_by, trace::text, parent_run
 
 -- name: complete_runs
 with ended as (
@@ -57,11 +57,12 @@ with ended as (
 select id from ended cross join announced
 
 -- name: settle_runs
+-- What is suspended waits for the first of its pending steps that knows a time, or a hundred years, unless something has come already.
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
 with settled as (
     update ostinato.runs r
-    set state = case when s.state = 'held' and s.delay <= 0 then 'ready' else s.state end,
-        reason = case when s.state = 'held' and s.delay > 0 then s.reason end,
+    set state = case when s.state = 'held' and case when s.suspended then r.woken else s.delay <= 0 end then 'ready' else s.state end,
+        reason = case when s.state = 'held' and not case when s.suspended then r.woken else s.delay <= 0 end then s.reason end,
         run_at = case when s.state = 'held' then s.until else r.run_at end,
         due = case when s.state = 'held' then ostinato.micros(s.until) - 1000000 * r.priority::bigint else r.due end,
         attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
@@ -72,7 +73,12 @@ with settled as (
                coalesce((e->>'delay')::double precision, 0) as delay, e->'error' as error,
                coalesce((e->>'refund')::integer, 0) as refund, coalesce((e->>'suspect')::boolean, false) as suspect,
                coalesce((e->>'uncounted')::smallint, 0::smallint) as uncounted,
-               ostinato.clock() + coalesce((e->>'delay')::double precision, 0) * interval '1 second' as until
+               coalesce((e->>'suspended')::boolean, false) as suspended,
+               case when (e->>'suspended')::boolean
+                    then coalesce((select min(wake_at) from ostinato.steps where run_id = e->>'run_id' and status = 'pending'),
+                                  ostinato.clock() + interval '100 years')
+                    else ostinato.clock() + coalesce((e->>'delay')::double precision, 0) * interval '1 second'
+               end as until
         from jsonb_array_elements(:settlements::text::jsonb) as c(e)
     ) s
     where r.id = s.id and r.lease_no = s.lease_no and r.worker is not null
@@ -176,7 +182,7 @@ where keys.until <= ostinato.clock()
 
 -- name: retry_runs
 update ostinato.runs r
-set state = 'ready', attempt = 0, suspect = false, uncounted = 0, certain = false, cancel_requested = false,
+set state = 'ready', attempt = 0, suspect = false, uncounted = 0, certain = false, woken = false, cancel_requested = false,
     run_at = ostinato.clock(), due = ostinato.micros(ostinato.clock()) - 1000000 * r.priority::bigint, ended_at = null
 where r.id = any(array(
     select id from ostinato.runs

@@ -13,7 +13,7 @@ import asyncpg
 from msgspec import json
 
 from ...errors import ConfigError, NotMigrated, StoreUnavailable
-from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved
 from ...model.event import Page, Place, Position
 from ...model.run import START, Claimed, Mark
 from ...shield import shielded
@@ -262,6 +262,9 @@ class PostgresStore(FlowStore):
             return None
         return Committed(recorded={asked: event_id for asked, event_id in known.items() if asked != event_id})
 
+    def saving(self, steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+        return claiming.saving(steps)
+
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         return claiming.completing(settlements)
 
@@ -279,7 +282,8 @@ class PostgresStore(FlowStore):
         return {row[0]: row[1] for row in rows}
 
     def _is_plain(self, run: RunInserted) -> bool:
-        return run.key is None and run.queue is not None and run.run_at is None and run.queue not in self._capped
+        plain = run.key is None and run.run_at is None and run.parent_run is None
+        return plain and run.queue is not None and run.queue not in self._capped
 
     def _insert_one(self, run: RunInserted) -> Call:
         return Call(

@@ -1,4 +1,4 @@
-"""Claiming and completing, in statements that answer with one row each (see runs.sql)."""
+"""Claiming, saving steps and completing, in statements that answer with one row each (see runs.sql)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from msgspec import json, structs
 
-from ...model.change import RunCompleted
+from ...model.change import RunCompleted, StepSaved
 from ...model.run import Claimed, Mark
 from ..flows import Call, Flow, encoded
 
@@ -26,6 +26,17 @@ def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) 
     claimed = _decode(found)
     claimed.sort(key=_order)
     return [structs.replace(run, suspect=True) for run in claimed] if suspect else claimed
+
+
+def saving(steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+    given = encoded(steps)
+    ((found,),) = yield Call("fenced_runs", {"steps": given})
+    fenced = set(json.decode(found, type=list[str]))
+    if len(fenced) < len({step.run_id for step in steps}):
+        given = encoded([step for step in steps if step.run_id in fenced])
+    if fenced:
+        yield Call("save_steps", {"steps": given})
+    return fenced
 
 
 def completing(settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:

@@ -50,12 +50,12 @@ where k.run_id <> json_extract(e.value, '$.id')
 
 -- name: insert_runs
 insert into ostinato_runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                           timeout, invoked_by, created_at, input, metadata, trace)
+                           timeout, invoked_by, created_at, input, metadata, trace, parent_run, parent_step)
 select t.id, t.function, coalesce(t.queue, f.queue),
        case when t.run_at > t.moment then 'held' else 'ready' end,
        case when t.run_at > t.moment then 'not_due' end,
        t.run_at, t.run_at - 1000000 * t.priority, t.priority, t.key, case when t.key is not null then t.mode end,
-       t.timeout, t.invoked_by, t.moment, t.input, t.metadata, t.trace
+       t.timeout, t.invoked_by, t.moment, t.input, t.metadata, t.trace, t.parent_run, t.parent_step
 from (
     select json_extract(e.value, '$.id') as id, json_extract(e.value, '$.function') as function,
            json_extract(e.value, '$.queue') as queue,
@@ -66,7 +66,8 @@ from (
            json_extract(e.value, '$.key') as key, coalesce(json_extract(e.value, '$.unique'), 'active') as mode,
            json_extract(e.value, '$.timeout') as timeout, coalesce(json_extract(e.value, '$.invoked_by'), 'api') as invoked_by,
            $json(e.value, input) as input, json_extract(e.value, '$.metadata') as metadata,
-           json_extract(e.value, '$.trace') as trace, n.moment
+           json_extract(e.value, '$.trace') as trace, json_extract(e.value, '$.parent_run') as parent_run,
+           json_extract(e.value, '$.parent_step') as parent_step, n.moment
     from (select ostinato_now() as moment) n
     cross join json_each(:requests) e
 ) t
@@ -90,13 +91,13 @@ from (
 -- name: claim
 update ostinato_runs
 set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
-    certain = :alone, claimed_at = (select ostinato_now()), started_at = coalesce(started_at, (select ostinato_now()))
+    woken = 0, certain = :alone, claimed_at = (select ostinato_now()), started_at = coalesce(started_at, (select ostinato_now()))
 where rowid in (select value from json_each(:rows))
 
 -- name: claimed
 select json_group_array(json_array(
     id, lease_no, function, queue, attempt, input, due, (claimed_at - run_at) / 1000000.0, key, timeout, metadata,
-    invoked_by, trace))
+    invoked_by, trace, parent_run))
 from ostinato_runs
 where rowid in (select value from json_each(:rows))
 
@@ -115,6 +116,7 @@ from (select json_extract(value, '$[0]') as place, $json(value, 1) as output fro
 where r.rowid = s.place
 
 -- name: settle_runs
+-- What is suspended waits for the first of its pending steps that knows a time, or a hundred years, unless something has come already.
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
 -- Materialized, or each mention of until would ask the clock again.
 with s as materialized (
@@ -123,12 +125,18 @@ with s as materialized (
            coalesce(json_extract(value, '$.delay'), 0) as delay, json_extract(value, '$.error') as error,
            coalesce(json_extract(value, '$.refund'), 0) as refund, coalesce(json_extract(value, '$.suspect'), 0) as suspect,
            coalesce(json_extract(value, '$.uncounted'), 0) as uncounted,
-           cast((select ostinato_now()) + 1000000 * coalesce(json_extract(value, '$.delay'), 0) as integer) as until
+           coalesce(json_extract(value, '$.suspended'), 0) as suspended,
+           case when json_extract(value, '$.suspended')
+                then coalesce((select min(wake_at) from ostinato_steps
+                               where run_id = json_extract(value, '$.run_id') and status = 'pending'),
+                              (select ostinato_now()) + 3155760000000000)
+                else cast((select ostinato_now()) + 1000000 * coalesce(json_extract(value, '$.delay'), 0) as integer)
+           end as until
     from json_each(:settlements)
 )
 update ostinato_runs as r
-set state = case when s.state = 'held' and s.delay <= 0 then 'ready' else s.state end,
-    reason = case when s.state = 'held' and s.delay > 0 then s.reason end,
+set state = case when s.state = 'held' and iif(s.suspended, r.woken, s.delay <= 0) then 'ready' else s.state end,
+    reason = case when s.state = 'held' and not iif(s.suspended, r.woken, s.delay <= 0) then s.reason end,
     run_at = case when s.state = 'held' then s.until else r.run_at end,
     due = case when s.state = 'held' then s.until - 1000000 * r.priority else r.due end,
     attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
@@ -225,7 +233,7 @@ where until <= (select ostinato_now())
 
 -- name: retry_runs
 update ostinato_runs as r
-set state = 'ready', attempt = 0, suspect = 0, uncounted = 0, certain = 0, cancel_requested = 0,
+set state = 'ready', attempt = 0, suspect = 0, uncounted = 0, certain = 0, woken = 0, cancel_requested = 0,
     run_at = n.moment, due = n.moment - 1000000 * r.priority, ended_at = null
 from (select ostinato_now() as moment) n
 where r.id in (select value from json_each(:ids)) and r.state in ('failed', 'cancelled')

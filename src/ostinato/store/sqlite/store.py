@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...errors import ConfigError, QueueFull, UnknownFunction
-from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted
+from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved
 from ...model.event import Page, Place, Position
 from ...model.run import Claimed, Mark
 from ...shield import shielded
@@ -165,6 +165,9 @@ class SqliteStore(FlowStore):
 
     def _insert(self, connection: sqlite3.Connection, changes: Sequence[RunInserted]) -> Committed:
         return self.drive(connection, self.committing(changes))
+
+    def saving(self, steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
+        return claiming.saving(steps)
 
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         return claiming.completing(settlements)

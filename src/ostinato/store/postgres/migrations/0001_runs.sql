@@ -52,10 +52,16 @@ create table ostinato.runs (
     certain boolean not null default false,     -- this claim is known to have become a start
     uncounted smallint not null default 0,      -- starts in doubt, returned to the budget
     cancel_requested boolean not null default false,
+    woken boolean not null default false,       -- something it waits for came while it was not waiting yet
     worker text collate "C",
+    parent_run text collate "C",                -- the run and the step that wait for it
+    parent_step text collate "C",
     key text collate "C",
     unique_mode text collate "C",
     timeout double precision,
+    start_by timestamptz,                       -- cancelled if it has not started, or not ended, by then
+    finish_by timestamptz,
+    version text,                               -- the function's, when it last started
     invoked_by text not null,
     created_at timestamptz not null,
     claimed_at timestamptz,
@@ -71,6 +77,7 @@ create table ostinato.runs (
 create index runs_ready on ostinato.runs (queue, suspect, due, id) where state = 'ready';
 create index runs_held on ostinato.runs (queue, run_at) where state = 'held';
 create index runs_running on ostinato.runs (worker) where state = 'running';
+create index runs_parent on ostinato.runs (parent_run) where parent_run is not null;
 create index runs_ended on ostinato.runs (state, ended_at) where ended_at is not null;
 
 create table ostinato.keys (
@@ -209,7 +216,7 @@ begin
         perform ostinato.check_room(requests, keyed, taken);
     end if;
     insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                               timeout, invoked_by, created_at, input, metadata, trace)
+                               timeout, invoked_by, created_at, input, metadata, trace, parent_run, parent_step)
     select e->>'id', e->>'function',
            coalesce(e->>'queue', (select f.queue from ostinato.functions f where f.name = e->>'function')),
            case when t.run_at > moment then 'held' else 'ready' end,
@@ -219,7 +226,7 @@ begin
            coalesce((e->>'priority')::smallint, 0),
            e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
            (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata',
-           e->'trace'
+           e->'trace', e->>'parent_run', e->>'parent_step'
     from jsonb_array_elements(requests) e,
          lateral (select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
                               when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'

@@ -51,10 +51,16 @@ create table ostinato_runs (
     certain integer not null default 0,         -- this claim is known to have become a start
     uncounted integer not null default 0,       -- starts in doubt, returned to the budget
     cancel_requested integer not null default 0,
+    woken integer not null default 0,           -- something it waits for came while it was not waiting yet
     worker text,
+    parent_run text,                            -- the run and the step that wait for it
+    parent_step text,
     key text,
     unique_mode text,
     timeout real,
+    start_by integer,                           -- cancelled if it has not started, or not ended, by then
+    finish_by integer,
+    version text,                               -- the function's, when it last started
     invoked_by text not null,
     created_at integer not null,
     claimed_at integer,
@@ -70,6 +76,7 @@ create table ostinato_runs (
 create index ostinato_runs_ready on ostinato_runs (queue, suspect, due, id) where state = 'ready';
 create index ostinato_runs_held on ostinato_runs (queue, run_at) where state = 'held';
 create index ostinato_runs_running on ostinato_runs (worker) where state = 'running';
+create index ostinato_runs_parent on ostinato_runs (parent_run) where parent_run is not null;
 create index ostinato_runs_ended on ostinato_runs (state, ended_at) where ended_at is not null;
 
 create table ostinato_keys (

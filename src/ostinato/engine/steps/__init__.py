@@ -1,0 +1,1 @@
+"""Durable functions at work: steps that are remembered, and runs that wait."""

@@ -1,0 +1,464 @@
+"""The steps of one run: who is who, what is remembered, and doing what is not."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct, json
+
+from ...clock import Duration, seconds
+from ...codec import ResultType, sorted_json
+from ...errors import Cancel, ConfigError, InvalidInput, InvalidOption, StepFailed, StepMisused, StoreUnavailable
+from ...model.change import Change, StepSaved
+from ...model.outcome import Stop, failure
+from ...model.retry import Retry
+from ...model.run import Reason
+from ...model.step import LONGEST_NAME, Kind, Memo, Status, StepError, error_in, identity, retry_in
+from ...shield import shielded
+from ...telemetry import StepCompleted, StepRetried
+from ...telemetry import StepFailed as StepFailedEvent
+from ..threads import in_thread
+from .suspending import Suspending, Suspension
+
+if TYPE_CHECKING:
+    from ...model.event import Event
+    from ..active import Active
+    from ..context import Tools
+    from ..door import Door
+
+inside_step: ContextVar[str | None] = ContextVar("ostinato_step", default=None)
+"""The step in whose function we are."""
+
+_results: WeakKeyDictionary[Callable[..., Any], ResultType] = WeakKeyDictionary()
+
+
+class StepOptions(Struct, frozen=True):
+    """What can be said about a step besides its name and what it does."""
+
+    key: str | None = None
+    retry: Retry | None = None
+    timeout: float | None = None
+    tx: bool = False
+
+    def changed(self, options: Mapping[str, Any]) -> StepOptions:
+        """These options with some replaced; bad ones are refused."""
+        if unknown := set(options) - set(self.__struct_fields__):
+            known = ", ".join(self.__struct_fields__)
+            raise InvalidOption(f"unknown option {min(unknown)!r} of a step; options are {known}")
+        merged = {**{name: getattr(self, name) for name in self.__struct_fields__}, **options}
+        if merged["key"] is not None and not isinstance(merged["key"], str):
+            raise InvalidOption(f"key={merged['key']!r} must be text")
+        if merged["retry"] is not None and not isinstance(merged["retry"], Retry):
+            raise InvalidOption(f"retry={merged['retry']!r} must be a Retry, like Retry('30s', '5m')")
+        merged["timeout"] = _timeout(merged["timeout"])
+        return StepOptions(**merged)
+
+
+NO_OPTIONS = StepOptions()
+
+
+class Step(Struct, eq=False):
+    """One call of a step."""
+
+    id: str
+    name: str
+    place: int
+    kind: Kind
+    input: str | None
+    memo: Memo | None
+    began: float
+    noted: bool = False
+    """Whether the database knows that it runs."""
+
+
+class Steps:
+    """What a run remembers, and what it does now."""
+
+    def __init__(self, active: Active, tools: Tools) -> None:
+        self._active, self._tools = active, tools
+        self._claimed = active.claimed
+        self._memos: dict[str, Memo] | None = {} if active.claimed.lease_no == 1 else None
+        self._loading: asyncio.Future[None] | None = None
+        self._loaded_at = monotonic()
+        self._repeats: Counter[tuple[str, bytes]] = Counter()
+        self._places = 0
+        self._size = 0
+        self.running: dict[str, Step] = {}
+        self.suspension = Suspension(active.task)
+
+    @property
+    def run_id(self) -> str:
+        return self._claimed.id
+
+    @property
+    def door(self) -> Door:
+        return self._tools.door
+
+    async def database_time(self) -> int:
+        """Microseconds since 1970."""
+        return await self._tools.store.views.moment()
+
+    async def earlier(self, glob: str, *, since: int, after: int, limit: int) -> list[Event]:
+        return await self._tools.store.earlier(glob, since=since, after=after, limit=limit)
+
+    def has_used(self, event_id: str) -> bool:
+        """Whether a wait of this run has got the event already."""
+        return any(memo.event_id == event_id for memo in (self._memos or {}).values())
+
+    # --- who is who
+
+    async def find(self, name: str, told_apart_by: bytes, kind: Kind, given: str | None = None) -> Step:
+        """The step that is called now. What makes it different from others is settled before anything is awaited."""
+        self._check(name)
+        same = (name, told_apart_by)
+        repeat = self._repeats[same]
+        self._repeats[same] = repeat + 1
+        step_id = identity(name, told_apart_by, repeat)
+        memos = self._memos if self._memos is not None else await self._load()
+        memo = memos.get(step_id)
+        if memo is not None and memo.kind != kind:
+            raise StepMisused(
+                f"step {name!r} was a {memo.kind} when this run began and is a {kind} now; give it another name"
+            )
+        if memo is None:
+            self._places += 1
+        return Step(step_id, name, self._places - 1 if memo is None else memo.place, kind, given, memo, monotonic())
+
+    def _check(self, name: object) -> None:
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            raise InvalidOption(f"a step's name must be text of 1 to {LONGEST_NAME} printable characters, not {name!r}")
+        if (outer := inside_step.get()) is not None:
+            raise StepMisused(f"step {name!r} inside step {outer!r}; steps follow each other, none contains another")
+        if self.suspension.outcome is not None:
+            raise Suspending
+
+    async def _load(self) -> dict[str, Memo]:
+        """Reads what is remembered, once, whoever asks first."""
+        if self._loading is None:
+            self._loading = asyncio.ensure_future(self._read())
+        await asyncio.shield(self._loading)
+        assert self._memos is not None
+        return self._memos
+
+    async def _read(self) -> None:
+        memos = await self._tools.desk.memos(self._claimed.id)
+        self._loaded_at = monotonic()
+        self._memos = {memo.id: memo for memo in memos}
+        self._places = max((memo.place + 1 for memo in memos), default=0)
+        self._size = sum(len(memo.output) for memo in memos if memo.output is not None)
+
+    async def reread(self, step: Step) -> Memo:
+        """What the database remembers of a step that others may have ended."""
+        await self._read()
+        assert self._memos is not None
+        return self._memos[step.id]
+
+    def remaining(self, memo: Memo) -> float:
+        """Seconds until a pending step goes on by itself."""
+        if memo.remaining is None:
+            return float("inf")
+        return memo.remaining - (monotonic() - self._loaded_at)
+
+    # --- saving
+
+    async def save(self, step: Step, status: Status, *, others: Sequence[Change] = (), **fields: Any) -> None:
+        """Returns when it is committed. If the run is not ours any more, its handler is stopped."""
+        saved = self.change(step, status, **fields)
+        if not await self._tools.desk.save(saved, others):
+            await self.lost()
+
+    def change(self, step: Step, status: Status, **fields: Any) -> StepSaved:
+        """What is to be remembered of a step now."""
+        claimed = self._claimed
+        return StepSaved(
+            claimed.id,
+            claimed.lease_no,
+            step.id,
+            step.name,
+            step.place,
+            step.kind,
+            status,
+            monotonic() - step.began,
+            step.input,
+            **fields,
+        )
+
+    async def lost(self) -> NoReturn:
+        """Somebody cancelled the run, or took it over."""
+        fence = (await self._tools.store.fences([self._claimed.id])).get(self._claimed.id)
+        if fence is not None and fence.lease_no == self._claimed.lease_no and fence.cancel_requested:
+            self._active.reason = fence.message or "cancelled"
+            self._active.ask_to_stop(Stop.CANCEL)
+        else:
+            self._active.ask_to_stop(Stop.LEASE_LOST)
+        raise asyncio.CancelledError
+
+    def keep(self, step: Step, status: Status, output: str | None = None, error: str | None = None) -> None:
+        """Remembers here what was saved."""
+        memos = self._memos
+        if memos is not None:
+            memos[step.id] = Memo(self._claimed.id, step.id, step.place, step.kind, status, output, error)
+
+    # --- doing
+
+    async def call(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: StepOptions,
+    ) -> Any:
+        """The result of a step, done now or remembered."""
+        if not callable(function):
+            raise StepMisused(f"step {name!r} needs a function to call, and {function!r} is none")
+        told_apart_by, given = _told_apart(name, args, kwargs, options.key)
+        step = await self.find(name, told_apart_by, Kind.STEP, given)
+        result = _result_type(function)
+        if (memo := step.memo) is not None:
+            if memo.status == Status.COMPLETED:
+                return result.read(memo.output or "null")
+            if memo.status == Status.FAILED:
+                raise failed(name, memo)
+            if memo.status == Status.PENDING and self.remaining(memo) > 0:
+                await self.suspension.wait(Reason.STEP_RETRY)
+        return await self._do(step, function, args, kwargs, options, result)
+
+    async def _do(
+        self,
+        step: Step,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: StepOptions,
+        result: ResultType,
+    ) -> Any:
+        """Tries until it is done, has failed for good, or has to wait for the next try."""
+        retried = step.memo.retry_count if step.memo is not None else 0
+        retry = options.retry if options.retry is not None else self._active.retry
+        while True:
+            self.suspension.begin()
+            self.running[step.id] = step
+            step.began = monotonic()
+            try:
+                if options.tx:
+                    return await self._do_in_transaction(step, function, args, kwargs, options, result, retried)
+                value = await self._timed(step, options, function, args, kwargs)
+                return await self._done(step, value, result, retried)
+            except (Cancel, StepMisused, StoreUnavailable, StepFailed):
+                raise
+            except Exception as error:
+                delay = await self._failed(step, error, retry, retried)
+            finally:
+                self.running.pop(step.id, None)
+                self.suspension.end()
+            retried += 1
+            if delay > 0:
+                await self.suspension.wait(Reason.STEP_RETRY)
+
+    async def _timed(
+        self,
+        step: Step,
+        options: StepOptions,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        token = inside_step.set(step.name)
+        try:
+            if options.timeout is None:
+                return await self._called(function, args, kwargs)
+            try:
+                async with asyncio.timeout(options.timeout) as deadline:
+                    return await self._called(function, args, kwargs)
+            except TimeoutError as error:
+                if not deadline.expired():
+                    raise
+                raise TimeoutError(f"step {step.name!r} ran longer than {options.timeout:g} s") from error
+        finally:
+            inside_step.reset(token)
+
+    async def _called(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if _is_async(function):
+            return await function(*args, **kwargs)
+        value = await in_thread(self._tools.threads, self._active, lambda: function(*args, **kwargs))
+        return await value if inspect.isawaitable(value) else value
+
+    async def _done(self, step: Step, value: Any, result: ResultType, retried: int) -> Any:
+        encoded, again = self._kept(step, value, result)
+        await self.save(step, Status.COMPLETED, output=encoded, retry_count=retried)
+        self.completed(step, encoded)
+        return again
+
+    def _kept(self, step: Step, value: Any, result: ResultType) -> tuple[str, Any]:
+        """The result as it is stored and as it comes back; one that cannot be kept is the step's failure for good."""
+        tools = self._tools
+        try:
+            encoded, again = result.kept(value, limit=tools.step_limit)
+            if self._size + len(encoded) > tools.steps_limit:
+                raise InvalidInput(
+                    f"the results of this run's steps would have {self._size + len(encoded):,} bytes and may have "
+                    f"{tools.steps_limit:,}; store it elsewhere and return a reference"
+                )
+        except InvalidInput as error:
+            raise _Unkeepable(str(error)) from error
+        return encoded.decode(), again
+
+    def completed(self, step: Step, encoded: str) -> None:
+        """It is saved: remembers it here too, and tells who listens."""
+        self._size += len(encoded)
+        self.keep(step, Status.COMPLETED, encoded)
+        telemetry = self._tools.telemetry
+        if telemetry.wants(StepCompleted):
+            telemetry.announce(
+                StepCompleted(
+                    run_id=self._claimed.id,
+                    function=self._claimed.function,
+                    step=step.name,
+                    kind=step.kind,
+                    duration=monotonic() - step.began,
+                )
+            )
+
+    async def _do_in_transaction(
+        self,
+        step: Step,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: StepOptions,
+        result: ResultType,
+        retried: int,
+    ) -> Any:
+        """The step's statements and its memo, committed together or not at all."""
+        async with self._tools.step_transaction() as (transaction, tx):
+            given = tx if _is_async(function) else self._tools.blocking(tx)
+            value = await self._timed(step, options, function, (given, *args), kwargs)
+            encoded, again = self._kept(step, value, result)
+            saved = self.change(step, Status.COMPLETED, output=encoded, retry_count=retried)
+            if (await transaction.apply([saved])).refused:
+                await transaction.rollback()
+                await self.lost()
+            try:
+                await shielded(transaction.commit())
+            except StoreUnavailable:
+                if not await self._was_committed(step):
+                    raise
+        self.completed(step, encoded)
+        return again
+
+    async def _was_committed(self, step: Step) -> bool:
+        """A failed commit may have committed: ask, as long as it takes."""
+        memos = await self._tools.desk.memos(self._claimed.id)
+        return any(memo.id == step.id and memo.status == Status.COMPLETED for memo in memos)
+
+    # --- failing
+
+    async def _failed(self, step: Step, error: Exception, retry: Retry, retried: int) -> float:
+        """Seconds until the next try; raises StepFailed when there is none."""
+        why = _why(error)
+        delay = None if isinstance(error, _Unkeepable) else retry_in(error, retry, retried, step=step.id)
+        encoded = json.encode(why).decode()
+        if delay is None:
+            await self.save(step, Status.FAILED, error=encoded, retry_count=retried)
+            self.keep(step, Status.FAILED, error=encoded)
+        else:
+            await self.save(step, Status.PENDING, error=encoded, retry_count=retried + 1, delay=delay)
+        self._announce_failure(step, why, retried, delay)
+        if delay is None:
+            raise StepFailed(step.name, why.code, why.message) from error
+        return delay
+
+    def _announce_failure(self, step: Step, why: StepError, retried: int, delay: float | None) -> None:
+        common: dict[str, Any] = {
+            "run_id": self._claimed.id,
+            "function": self._claimed.function,
+            "step": step.name,
+            "error_code": why.code,
+            "message": why.message,
+            "retry_count": retried,
+        }
+        telemetry = self._tools.telemetry
+        telemetry.announce(
+            StepFailedEvent(**common) if delay is None else StepRetried(**common, retry_in=delay),
+        )
+
+
+class _Unkeepable(Exception):
+    """A result that cannot be remembered. Doing it again would not help."""
+
+
+def failed(name: str, memo: Memo) -> StepFailed:
+    """The failure that is remembered."""
+    assert memo.error is not None
+    why = error_in(memo.error)
+    return StepFailed(name, why.code, why.message, run_id=why.run_id)
+
+
+def _why(error: Exception) -> StepError:
+    if isinstance(error, _Unkeepable):
+        return StepError("unserialisable_result", str(error))
+    found = failure(error)
+    return StepError(getattr(found, "code", type(error).__name__), getattr(found, "message", str(error)))
+
+
+def _told_apart(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None
+) -> tuple[bytes, str | None]:
+    """What makes the step different from others of its name, and its arguments for people to read."""
+    try:
+        given = sorted_json([args, kwargs])
+    except Exception as error:
+        if key is None:
+            raise StepMisused(
+                f"step {name!r}: its arguments cannot be told from others ({error}); say what makes it different with "
+                f"run.options(key=...).step({name!r}, ...)"
+            ) from error
+        return b"k" + key.encode(), None
+    shown = _shown(given)
+    return (b"a" + given if key is None else b"k" + key.encode()), shown
+
+
+LONGEST_INPUT = 4096
+
+
+def _shown(given: bytes) -> str | None:
+    if given == b"[[],{}]":
+        return None
+    if len(given) > LONGEST_INPUT or b"\\u0000" in given:
+        return None
+    return given.decode()
+
+
+def _result_type(function: Callable[..., Any]) -> ResultType:
+    function = getattr(function, "__func__", function)
+    try:
+        found = _results.get(function)
+    except TypeError:  # not every callable can be remembered
+        return ResultType(function)
+    if found is None:
+        found = _results[function] = ResultType(function)
+    return found
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _timeout(timeout: Duration | None) -> float | None:
+    if timeout is None:
+        return None
+    try:
+        amount = seconds(timeout, what="timeout")
+    except ConfigError as error:
+        raise InvalidOption(str(error)) from error
+    if not amount:
+        raise InvalidOption(f"timeout={timeout!r} must be longer than zero")
+    return amount
