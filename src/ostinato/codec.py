@@ -39,9 +39,13 @@ def to_json(value: object, *, what: str, limit: int = DEFAULT_LIMIT) -> bytes:
         raise InvalidInput(
             f"{what} has {len(encoded):,} bytes as JSON and may have {limit:,}; store it elsewhere and pass a reference"
         )
-    if b"\\u0000" in encoded or b"null" in encoded or encoded.count(b"[") + encoded.count(b"{") > DEEPEST:
+    if b"\\u0000" in encoded or b"null" in encoded or (len(encoded) > DEEPEST and _may_be_deep(encoded)):
         _refuse_unportable(value, what)
     return encoded
+
+
+def _may_be_deep(encoded: bytes) -> bool:
+    return encoded.count(b"[") + encoded.count(b"{") > DEEPEST
 
 
 def _hook(value: object) -> object:

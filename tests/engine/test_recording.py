@@ -102,6 +102,21 @@ async def test_many_are_recorded_in_their_order_or_none(app: App, database: Data
     assert count(database) == 32
 
 
+async def test_one_of_many_may_say_anything_but_what_is_common(app: App):
+    """What it says is kept beside what the others do not say, and nothing takes away what is common."""
+    moment = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+    own = {"idempotency_key": "k", "caused_by": "run:1", "source": "own", "occurred_at": moment, "entity": ["a", "1"]}
+    ids = await app.record_many(
+        "it.happened", [own, {}, {"entity": None, "source": None}], source="s", entity=("b", "2")
+    )
+    first, common, bare = [await app.events.get(event_id) for event_id in ids]
+    said = (first.idempotency_key, first.caused_by, first.source, first.occurred_at, first.entity)
+    assert said == ("k", "run:1", "own", moment, ("a", "1"))
+    assert (common.entity, common.source, common.caused_by, common.idempotency_key) == (("b", "2"), "s", None, None)
+    assert (bare.entity, bare.source) == (None, None)
+    assert bare.occurred_at == common.occurred_at == common.recorded_at
+
+
 # --- what is refused
 
 DOOR = Door(Registry(), input_limit=1000)
@@ -128,6 +143,8 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: st
     """At the door, by name."""
     with pytest.raises(InvalidOption, match=f"^{message}"):
         recording.one(DOOR, "it.happened", {}, RecordOptions(**options))
+    with pytest.raises(InvalidOption, match=rf"^\[1\]: {message}"):
+        recording.many(DOOR, "it.happened", [{}, options], recording.NO_OPTIONS)
 
 
 @pytest.mark.parametrize("kind", ["", "x" * 201, "price.*", "price changed", "a\nb", 7])
@@ -147,6 +164,9 @@ def test_payloads_that_cannot_be_kept_are_refused():
     ):
         with pytest.raises(InvalidInput, match=message):
             recording.one(DOOR, "it.happened", payload, recording.NO_OPTIONS)
+    with pytest.raises(InvalidInput, match=r"^\[1\]: payload .* \$\.a contains NUL") as refused:
+        recording.many(DOOR, "it.happened", [{}, {"payload": {"a": "\x00"}}], recording.NO_OPTIONS)
+    assert refused.value.path == "[1].a"
 
 
 async def test_what_is_said_twice_or_to_nobody_is_refused(app: App):
@@ -158,6 +178,10 @@ async def test_what_is_said_twice_or_to_nobody_is_refused(app: App):
             InvalidOption, match="unknown option 'enity'; what can be said about an event is caused_by, "
         ):
             await tx.record("it.happened", {}, enity=("a", "b"))
+        with pytest.raises(InvalidOption, match=r"\[0\]: unknown option 'enity'"):
+            await tx.record_many("it.happened", [{"source": "s", "enity": ("a", "b")}])
+        with pytest.raises(InvalidInput, match=r"\[0\]: an event of many must be like .* and is int"):
+            await tx.record_many("it.happened", [7])  # type: ignore[list-item]
 
 
 # --- payload types

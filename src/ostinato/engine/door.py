@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from msgspec import Raw
 
@@ -162,10 +162,10 @@ def _key(options: EnqueueOptions) -> dict[str, Any]:
             return {"key": options.key, "unique": "until", "unique_for": _period(period)}
 
 
-def is_storable(text: object) -> bool:
+def is_storable(text: object) -> TypeGuard[str]:
     """Whether it is text that both databases keep."""
     try:
-        return isinstance(text, str) and "\x00" not in text and text.encode() is not None
+        return isinstance(text, str) and "\x00" not in text and (text.isascii() or text.encode() is not None)
     except UnicodeEncodeError:
         return False
 

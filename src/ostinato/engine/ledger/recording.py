@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -65,43 +65,60 @@ def event_type(given: object) -> str:
 
 def one(door: Door, kind: str, payload: Any, options: RecordOptions) -> EventRecorded:
     """The change that records one event."""
-    encoded = _payload(door, event_type(kind), payload)
+    encoded = _encoder(door, event_type(kind))(payload)
     return EventRecorded(new_id(), kind, Raw(encoded), **_fields(options))
 
 
 def many(door: Door, kind: str, entries: Iterable[Mapping[str, Any]], common: RecordOptions) -> list[EventRecorded]:
     """The changes that record many events; the first bad one refuses them all."""
-    event_type(kind)
-    shared = _fields(common)
-    made = [_nth(door, kind, place, entry, common, shared) for place, entry in enumerate(entries)]
-    ids = new_id.many(len(made))
-    return [
-        EventRecorded(event_id, kind, Raw(payload), **fields)
-        for event_id, (payload, fields) in zip(ids, made, strict=True)
-    ]
-
-
-def _nth(
-    door: Door, kind: str, place: int, entry: Any, common: RecordOptions, shared: dict[str, Any]
-) -> tuple[bytes, dict[str, Any]]:
-    """The payload and the fields of one of many, which has what is common to all unless it says otherwise."""
+    encode, shared = _encoder(door, event_type(kind)), _fields(common)
+    given = list(entries)
+    changes: list[EventRecorded] = []
     try:
-        if not isinstance(entry, Mapping):
-            raise InvalidInput(f"an event of many must be like {{'payload': …}}, and is {type(entry).__name__}")
-        own = {name: value for name, value in entry.items() if name != "payload"}
-        payload = _payload(door, kind, entry.get("payload", EMPTY))
-        return payload, _fields(common.changed(own)) if own else shared
+        for event_id, entry in zip(new_id.many(len(given)), given, strict=True):
+            payload = encode(_entry(entry).get("payload", EMPTY))
+            changes.append(EventRecorded(event_id, kind, Raw(payload), **_own(entry, common, shared)))
+        return changes
     except InvalidInput as error:
-        raise InvalidInput(f"[{place}]: {error}", path=f"[{place}]{error.path[1:]}") from error
+        place = f"[{len(changes)}]"
+        raise InvalidInput(f"{place}: {error}", path=f"{place}{error.path[1:]}") from error
     except InvalidOption as error:
-        raise InvalidOption(f"[{place}]: {error}") from error
+        raise InvalidOption(f"[{len(changes)}]: {error}") from error
 
 
-def _payload(door: Door, kind: str, payload: Any) -> bytes:
-    encoded = to_json(payload, what=f"payload of {kind!r}", limit=door.input_limit)
-    if (known := door.registry.events.get(kind)) is not None:
-        known.check(encoded)
-    return encoded
+def _entry(entry: Any) -> Mapping[str, Any]:
+    if type(entry) is dict or isinstance(entry, Mapping):
+        return entry
+    raise InvalidInput(f"an event of many must be like {{'payload': …}}, and is {type(entry).__name__}")
+
+
+def _own(entry: Mapping[str, Any], common: RecordOptions, shared: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one of many, which has what is common to all unless it says otherwise. There may be many, so only
+    what it says is looked at."""
+    fields = shared.copy()
+    for name, value in entry.items():
+        if name == "payload":
+            continue
+        if name == "entity" and value is not None:
+            fields["entity_type"], fields["entity_id"] = pair(value)
+        elif name in _CHECKS and value is not None:
+            fields[name] = _CHECKS[name](value)
+        else:  # an order, which needs an entity; or nothing, or something unknown
+            return _fields(common.changed({name: value for name, value in entry.items() if name != "payload"}))
+    return fields
+
+
+def _encoder(door: Door, kind: str) -> Callable[[Any], bytes]:
+    """Encodes payloads of a type, and refuses those that it must not have."""
+    what, limit, known = f"payload of {kind!r}", door.input_limit, door.registry.events.get(kind)
+
+    def encode(payload: Any) -> bytes:
+        encoded = to_json(payload, what=what, limit=limit)
+        if known is not None:
+            known.check(encoded)
+        return encoded
+
+    return encode
 
 
 def _fields(options: RecordOptions) -> dict[str, Any]:
@@ -121,17 +138,10 @@ def _origin(options: RecordOptions) -> dict[str, str]:
 
 
 def _checked(options: RecordOptions) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+    given = {name: getattr(options, name) for name in _CHECKS}
+    fields: dict[str, Any] = {name: _CHECKS[name](value) for name, value in given.items() if value is not None}
     if options.entity is not None:
         fields["entity_type"], fields["entity_id"] = pair(options.entity)
-    if options.idempotency_key is not None:
-        fields["idempotency_key"] = _text("idempotency_key", options.idempotency_key, LONGEST_KEY)
-    if options.caused_by is not None:
-        fields["caused_by"] = _text("caused_by", options.caused_by, LONGEST_KEY)
-    if options.source is not None:
-        fields["source"] = _text("source", options.source, LONGEST_SOURCE)
-    if options.occurred_at is not None:
-        fields["occurred_at"] = _moment(options.occurred_at)
     if options.ordered:
         fields["ordered"] = _ordered(options)
     return fields
@@ -139,13 +149,14 @@ def _checked(options: RecordOptions) -> dict[str, Any]:
 
 def pair(entity: Any) -> tuple[str, str]:
     """The type and the id of an entity, or an error that says what is wrong with them."""
-    if not isinstance(entity, tuple | list) or len(entity) != 2 or not all(isinstance(part, str) for part in entity):
-        raise InvalidOption(f"entity={entity!r} must be a pair of texts, like ('product', '42')")
-    return _text("entity's type", entity[0], LONGEST_ENTITY_TYPE), _text("entity's id", entity[1], LONGEST_KEY)
+    match entity:
+        case (str() as kind, str() as name):
+            return _text("entity's type", kind, LONGEST_ENTITY_TYPE), _text("entity's id", name, LONGEST_KEY)
+    raise InvalidOption(f"entity={entity!r} must be a pair of texts, like ('product', '42')")
 
 
 def _text(name: str, value: object, longest: int) -> str:
-    if not isinstance(value, str) or not is_storable(value) or not 0 < len(value) <= longest:
+    if not is_storable(value) or not 0 < len(value) <= longest:
         raise InvalidOption(f"{name} {value!r} must be text of 1 to {longest} characters without NUL")
     return value
 
@@ -155,6 +166,15 @@ def _moment(moment: datetime) -> str:
         return utc(moment, what="occurred_at").isoformat()
     except ConfigError as error:
         raise InvalidOption(str(error)) from error
+
+
+_CHECKS: Mapping[str, Callable[[Any], str]] = {
+    "idempotency_key": lambda value: _text("idempotency_key", value, LONGEST_KEY),
+    "caused_by": lambda value: _text("caused_by", value, LONGEST_KEY),
+    "source": lambda value: _text("source", value, LONGEST_SOURCE),
+    "occurred_at": _moment,
+}
+"""What can be said of an event that has nothing to do with what else is said of it."""
 
 
 def _ordered(options: RecordOptions) -> bool:
