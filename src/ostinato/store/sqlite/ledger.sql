@@ -2,13 +2,17 @@
 -- for inserting, which takes two blocks.
 
 -- name: insert_events
--- Numbers are given in the order of the array.
+-- Numbers are given in the order of the array. Each is an array itself, by whose places members are found faster than by their names; where
+-- all are `plain`, having nothing but a payload and an entity, the rest is not looked for.
 insert into ostinato_events (id, type, entity_type, entity_id, payload, caused_by, run_id, source, occurred_at, recorded_at,
                              idempotency_key)
-select json_extract(e.value, '$.id'), json_extract(e.value, '$.type'), json_extract(e.value, '$.entity_type'),
-       json_extract(e.value, '$.entity_id'), $json(e.value, payload), json_extract(e.value, '$.caused_by'),
-       json_extract(e.value, '$.run_id'), json_extract(e.value, '$.source'),
-       coalesce(json_extract(e.value, '$.occurred_at'), n.moment), n.moment, json_extract(e.value, '$.idempotency_key')
+select json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]'), json_extract(e.value, '$[3]'), json_extract(e.value, '$[4]'),
+       $json(e.value, 2),
+       case when not :plain then json_extract(e.value, '$[5]') end,
+       case when not :plain then json_extract(e.value, '$[6]') end,
+       case when not :plain then json_extract(e.value, '$[7]') end,
+       coalesce(case when not :plain then json_extract(e.value, '$[8]') end, n.moment), n.moment,
+       case when not :plain then json_extract(e.value, '$[9]') end
 from (select ostinato_now() as moment) n
 cross join json_each(:events) e
 where true
@@ -17,10 +21,10 @@ on conflict (idempotency_key) where idempotency_key is not null do nothing
 
 -- name: used_event_keys
 -- Of events that were not inserted: the id asked for, and the event that has the key.
-select json_extract(e.value, '$.id'), v.id
-from json_each(:events) e
-cross join ostinato_events v on v.idempotency_key = json_extract(e.value, '$.idempotency_key')
-where v.id <> json_extract(e.value, '$.id')
+select e.key, v.id
+from json_each(:keys) e
+cross join ostinato_events v on v.idempotency_key = e.value
+where v.id <> e.key
 
 -- name: park_events
 insert into ostinato_parked (subscription, sequence_no, event_id, entity_type, entity_id, code, message, parked_at)

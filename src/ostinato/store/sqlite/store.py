@@ -176,11 +176,12 @@ class SqliteStore(FlowStore):
         return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
 
     def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
-        given = flows.encoded([_occurrence(event) for event in events])
-        yield Call("insert_events", {"events": given})
-        if all(event.idempotency_key is None for event in events):
-            return {}
-        return {row[0]: row[1] for row in (yield Call("used_event_keys", {"events": given}))}
+        plain = all(_is_plain(event) for event in events)
+        given = [_said(event) if plain else _all_said(event) for event in events]
+        yield Call("insert_events", {"events": flows.encoded(given), "plain": plain})
+        keys = {event.id: event.idempotency_key for event in events if event.idempotency_key is not None}
+        used = (yield Call("used_event_keys", {"keys": flows.encoded(keys)})) if keys else ()
+        return {row[0]: row[1] for row in used}
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
         keyed = [change for change in changes if change.key is not None]
@@ -315,12 +316,27 @@ def _request(change: RunInserted) -> Any:
     return {**msgspec.structs.asdict(change), "run_at": max(0, moment)}
 
 
-def _occurrence(event: EventRecorded) -> Any:
-    """The event with its moment in microseconds."""
-    if event.occurred_at is None:
-        return event
-    moment = (datetime.fromisoformat(event.occurred_at) - _EPOCH) // timedelta(microseconds=1)
-    return {**msgspec.structs.asdict(event), "occurred_at": moment}
+def _is_plain(event: EventRecorded) -> bool:
+    """Whether it has nothing but a payload and an entity."""
+    return (
+        event.idempotency_key is None
+        and event.caused_by is None
+        and event.run_id is None
+        and event.source is None
+        and event.occurred_at is None
+    )
+
+
+def _said(event: EventRecorded) -> tuple[Any, ...]:
+    return event.id, event.type, event.payload, event.entity_type, event.entity_id
+
+
+def _all_said(event: EventRecorded) -> tuple[Any, ...]:
+    """With its moment in microseconds."""
+    occurred_at = None
+    if event.occurred_at is not None:
+        occurred_at = (datetime.fromisoformat(event.occurred_at) - _EPOCH) // timedelta(microseconds=1)
+    return *_said(event), event.caused_by, event.run_id, event.source, occurred_at, event.idempotency_key
 
 
 @lru_cache(maxsize=16)
