@@ -91,4 +91,4 @@ def patiently(work: Callable[[], object], patience: float) -> None:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() >= deadline:
                 raise
-        time.sleep(random.uniform(0.001, 0.005))
+        time.sleep(random.uniform(0.0005, 0.002))
