@@ -17,7 +17,15 @@ from ostinato.model.change import Change
 from ostinato.model.event import DISPATCH_FAILED, WORKFLOW_RUNNER, Event
 from ostinato.store.base import FlowStore
 from ostinato.store.ports import Pass, Transaction
-from ostinato.telemetry import DrainerAsleep, DrainerHalted, EventsDrained, NotificationReceived, RunCompleted
+from ostinato.telemetry import (
+    DrainerAsleep,
+    DrainerHalted,
+    EventsDrained,
+    NotificationReceived,
+    QueueAsleep,
+    QueueScanned,
+    RunCompleted,
+)
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
 from tests.engine.databases import Database
@@ -58,6 +66,19 @@ async def test_an_event_starts_a_run_of_a_sleeping_worker(app: App, probe: Probe
     assert (done.run_id, f"event:user.joined:{event}") == (run.id, run.invoked_by)
     drained = probe.seen(EventsDrained, drainer=WORKFLOW_RUNNER)
     assert [(1, 1, 0)] == [(each.processed, each.triggered, each.parked) for each in drained]
+
+
+async def test_what_a_pass_starts_is_claimed_at_once_in_the_same_process(make_app: MakeApp):
+    """Nobody rings from outside here, and the queue would look again after a while only."""
+    async with make_app(notify=False) as app:
+        greeter(app)
+        await subscribe(app, "greeting", "user.*", "greet")
+        with Probe(app.telemetry) as probe:
+            async with app.worker():
+                await probe.next(QueueAsleep)
+                await record(app, an_event("user.joined", {"name": "Ada"}))
+                await probe.next(RunCompleted)
+        assert [True] == [scan.woken for scan in probe.seen(QueueScanned) if scan.found]
 
 
 async def test_events_before_the_worker_are_drained(app: App, probe: Probe):

@@ -126,7 +126,7 @@ class Worker:
         self._wakeups.on_schedules_changed(self._timetable.wake)
         dispatcher = Dispatcher(store, self._door, self._registry.functions)
         self._latecomers = Latecomers(dispatcher, store=store, telemetry=telemetry)
-        self._drainings = drainings(store, self._registry, self._door, telemetry)
+        self._drainings = drainings(store, self._registry, self._door, telemetry, ring=self._wakeups.ring)
         sleepers = Sleepers(self._wakeups)
         self._drainers = [
             Drainer(draining, store=store, sleepers=sleepers, telemetry=telemetry, poll=settings.poll)

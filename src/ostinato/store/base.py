@@ -31,7 +31,7 @@ from ..model.view import (
 )
 from . import flows, recalling, walking
 from .flows import Cancellation, Flow, Row
-from .ports import DeclaredDrainer, DeclaredFunction, DeclaredQueue, Ended, Fence, Pass, Transaction
+from .ports import Bearings, DeclaredDrainer, DeclaredFunction, DeclaredQueue, Ended, Fence, Pass, Transaction
 
 T = TypeVar("T")
 
@@ -104,10 +104,6 @@ class FlowViews:
 
     def matching(self, state: State, where: Selection, *, limit: int) -> AsyncGenerator[list[str], None]:
         return walking.pages(self._read, state, where, limit=limit)
-
-    async def subscriptions_version(self) -> tuple[int, int]:
-        ((count, latest),) = await self._read("subscriptions_version")
-        return count, latest
 
     async def subscriptions(self) -> list[Subscription]:
         return [subscription_in(row) for row in await self._read("subscriptions")]
@@ -365,6 +361,11 @@ class FlowStore(ABC):
 
     async def remove_drainer(self, name: str) -> bool:
         return bool(await self.write(flows.reading("remove_drainer", name=name), single=True))
+
+    async def bearings(self, transaction: Transaction | None = None) -> Bearings:
+        asked = flows.reading("bearings")
+        ((count, latest, functions),) = await (self.read(asked) if transaction is None else transaction.ask(asked))
+        return Bearings((count, latest), json.decode(functions))
 
     async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
         rows = await transaction.ask(flows.reading("parked_entities", names=flows.encoded(subscriptions)))

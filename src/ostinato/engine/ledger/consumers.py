@@ -22,7 +22,7 @@ from ..registry import DrainerSpec, Registry, StartAt
 from ..threads import Threads, adopt, in_context
 from ..transaction import Tx
 from .dispatching import Dispatcher
-from .draining import PAGE, Consumed, Draining
+from .draining import PAGE, Consumed, Draining, Ring
 
 T = TypeVar("T")
 
@@ -108,14 +108,16 @@ async def beginning_at(store: Store, start_at: StartAt) -> Position:
     return place.now if start_at == "now" else place.beginning
 
 
-def drainings(store: Store, registry: Registry, door: Door, telemetry: Telemetry) -> list[Draining]:
-    """The built-in drainer, and those that an app declares."""
+def drainings(
+    store: Store, registry: Registry, door: Door, telemetry: Telemetry, *, ring: Ring | None = None
+) -> list[Draining]:
+    """The built-in drainer, and those that an app declares; `ring` is told where runs were started."""
     dispatcher = Dispatcher(store, door, registry.functions)
     declared = [
         Draining(store, spec.name, Handled(spec, store, door), telemetry, batch=spec.batch)
         for spec in registry.drainers.values()
     ]
-    return [Draining(store, WORKFLOW_RUNNER, dispatcher, telemetry), *declared]
+    return [Draining(store, WORKFLOW_RUNNER, dispatcher, telemetry, ring=ring), *declared]
 
 
 # --- handlers -------------------------------------------------------------------------------------------------------
@@ -138,7 +140,7 @@ class Handled:
                 tx.close()
         return Consumed()
 
-    async def reach(self, events: Sequence[Event]) -> int:
+    async def reach(self, transaction: Transaction, events: Sequence[Event]) -> int:
         return next((place for place, event in enumerate(events) if self._concerns(event)), len(events)) or 1
 
     def _concerns(self, event: Event) -> bool:

@@ -191,8 +191,7 @@ class Dispatcher:
         self._known: frozenset[str] = frozenset()
 
     async def consume(self, transaction: Transaction, page: Page) -> Consumed:
-        await self.refresh()
-        ordered = self._matching.ordered
+        ordered = (await self.refresh(transaction)).ordered
         blocked = await self._store.blocked(transaction, ordered) if ordered else set()
         decisions = self.decisions(blocked)
         for event in page.events:
@@ -200,8 +199,8 @@ class Dispatcher:
         decisions.changes += await met_waits(self._store, transaction, page.events)
         return Consumed(decisions.changes, decisions.triggers, decisions.parked)
 
-    async def reach(self, events: Sequence[Event]) -> int:
-        matching = await self.refresh()
+    async def reach(self, transaction: Transaction, events: Sequence[Event]) -> int:
+        matching = await self.refresh(transaction)
         return next((place for place, event in enumerate(events) if matching.of(event)), len(events)) or 1
 
     def decisions(self, blocked: set[tuple[str, Entity]], *, replay: str | None = None) -> Decisions:
@@ -215,11 +214,12 @@ class Dispatcher:
             raise UnknownSubscription(name, subscriptions)
         return compiled(structs.replace(subscriptions[name], since_sequence=0, since_at=None))
 
-    async def refresh(self) -> Matching:
-        """The subscriptions as they are now; compiled anew only if one has changed."""
-        views = self._store.views
-        if (version := await views.subscriptions_version()) != self._version:
-            subscriptions = await views.subscriptions()
+    async def refresh(self, transaction: Transaction | None = None) -> Matching:
+        """The subscriptions as they are now; compiled anew only if one has changed. In a pass it is asked after the
+        page was read, so that events know all subscriptions that are older than they, and in the same transaction."""
+        version, functions = await self._store.bearings(transaction)
+        if version != self._version:
+            subscriptions = await self._store.views.subscriptions()
             self._matching, self._version = Matching(subscriptions), version
-        self._known = frozenset([*await views.function_names(), *self._functions])
+        self._known = frozenset([*functions, *self._functions])
         return self._matching

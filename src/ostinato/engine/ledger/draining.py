@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from ...errors import StoreError
-from ...model.change import Change, CursorMoved
+from ...model.change import Change, CursorMoved, RunInserted
 from ...model.drainer import Drained, Trigger
 from ...model.event import Event, Page
 from ...shield import shielded
@@ -15,7 +15,8 @@ from ...telemetry import DrainerHalted, EventsDrained, Telemetry
 
 PAGE = 1000
 
-Reach = Callable[[Sequence[Event]], Awaitable[int]]
+Reach = Callable[[Transaction, Sequence[Event]], Awaitable[int]]
+Ring = Callable[[str], None]
 
 
 class Consumed(NamedTuple):
@@ -45,21 +46,27 @@ class Consumer(Protocol):
 class Selective(Consumer, Protocol):
     """A consumer that knows which events concern it."""
 
-    async def reach(self, events: Sequence[Event]) -> int:
+    async def reach(self, transaction: Transaction, events: Sequence[Event]) -> int:
         """How many of the events to deal with at a time: one that concerns it, or those before the next that does."""
 
 
 async def drain_page(
-    store: Store, name: str, consumer: Consumer, *, limit: int = PAGE, reach: Reach | None = None
+    store: Store,
+    name: str,
+    consumer: Consumer,
+    *,
+    limit: int = PAGE,
+    reach: Reach | None = None,
+    ring: Ring | None = None,
 ) -> Drained:
     """One pass; with `reach`, no further than that says. Nothing is done, and the drainer does not move, if it
-    raises."""
+    raises. `ring` is told the queues in which runs were started."""
     async with store.draining(name, limit) as taken:
         if taken is None:
             return Drained(skipped_due_to_lock=True)
         transaction, page = taken
         if reach is not None and page.events:
-            page = page.first(await reach(page.events))
+            page = page.first(await reach(transaction, page.events))
         try:
             consumed = await consumer.consume(transaction, page) if page.events else Consumed()
             moved = [CursorMoved(name, page.end.text(), len(page.events))] if page.end != page.start else []
@@ -69,6 +76,9 @@ async def drain_page(
         except Exception as error:
             raise Halted(page, error, alone=reach is not None) from error
         await shielded(transaction.commit())
+    if ring is not None:
+        for queue in {change.queue for change in consumed.changes if isinstance(change, RunInserted) and change.queue}:
+            ring(queue)
     started = [trigger for trigger in consumed.triggers if trigger.run_id not in committed.existing]
     return Drained(len(page.events), started, consumed.parked)
 
@@ -81,9 +91,17 @@ class Draining:
     """
 
     def __init__(
-        self, store: Store, name: str, consumer: Selective, telemetry: Telemetry, *, batch: int = PAGE
+        self,
+        store: Store,
+        name: str,
+        consumer: Selective,
+        telemetry: Telemetry,
+        *,
+        batch: int = PAGE,
+        ring: Ring | None = None,
     ) -> None:
         self.name = name
+        self._ring = ring
         self._store, self._consumer, self._telemetry, self._batch = store, consumer, telemetry, batch
         self._alone = 0
         """How many events are still to be tried alone."""
@@ -92,7 +110,9 @@ class Draining:
         """One pass. Raises `Halted` at the culprit."""
         reach = self._consumer.reach if self._alone else None
         try:
-            drained = await drain_page(self._store, self.name, self._consumer, limit=self._batch, reach=reach)
+            drained = await drain_page(
+                self._store, self.name, self._consumer, limit=self._batch, reach=reach, ring=self._ring
+            )
         except Halted as halted:
             if self._alone:
                 raise

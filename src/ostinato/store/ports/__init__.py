@@ -2,7 +2,7 @@
 
 from .care import Diagnosis, Migrations
 from .commits import Caller, Commits, Transaction, refuse_other_dialect
-from .ledger import Ledger, Pass
+from .ledger import Bearings, Ledger, Pass
 from .signals import (
     LEDGER,
     RESULTS,
@@ -25,6 +25,7 @@ from .work import Claims, Leases, Schedules
 __all__ = [
     "LEDGER",
     "RESULTS",
+    "Bearings",
     "Caller",
     "CancelAsked",
     "Claims",

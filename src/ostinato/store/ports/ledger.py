@@ -18,6 +18,14 @@ class Pass(NamedTuple):
     page: Page
 
 
+class Bearings(NamedTuple):
+    """What whoever starts runs from events must know to be up to date."""
+
+    version: tuple[int, int]
+    """Something that changes whenever a subscription does."""
+    functions: Sequence[str]
+
+
 class Ledger(Protocol):
     """Reading events in order. That they are recorded, and that a drainer moves on, are changes of commits."""
 
@@ -64,6 +72,9 @@ class Ledger(Protocol):
 
     async def remove_drainer(self, name: str) -> bool:
         """Forgets a drainer and how far it was; False when there is none of the name."""
+
+    async def bearings(self, transaction: Transaction | None = None) -> Bearings:
+        """As the transaction sees it, if one is given."""
 
     async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
         """The entities of which these subscriptions have events parked, as the transaction sees it."""

@@ -46,9 +46,6 @@ class Views(Protocol):
     async def schedules(self, name: str | None = None) -> list[ScheduleView]:
         """All schedules, or the one of that name."""
 
-    async def subscriptions_version(self) -> tuple[int, int]:
-        """Something that changes whenever a subscription does."""
-
     async def subscriptions(self) -> list[Subscription]: ...
 
     async def subscription_views(self, name: str | None = None) -> list[SubscriptionView]:

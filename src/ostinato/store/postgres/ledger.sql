@@ -95,8 +95,10 @@ order by 1
 on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
 where drainers.glob <> excluded.glob or drainers.origin <> excluded.origin
 
--- name: subscriptions_version
-select count(*), coalesce(max(version), 0) from ostinato.subscriptions
+-- name: bearings
+-- What is different whenever a subscription is, and the functions that there are.
+select count(*), coalesce(max(version), 0), (select coalesce(jsonb_agg(name), '[]')::text from ostinato.functions)
+from ostinato.subscriptions
 
 -- name: subscriptions
 select name, glob, function, filter, mapper::text, ordered, enabled, origin, since_sequence, ostinato.micros(since_at)

@@ -71,8 +71,10 @@ where true
 on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
 where glob <> excluded.glob or origin <> excluded.origin
 
--- name: subscriptions_version
-select 0, number from ostinato_subscriptions_changes
+-- name: bearings
+-- What is different whenever a subscription is, and the functions that there are.
+select 0, number, (select json_group_array(name) from ostinato_functions)
+from ostinato_subscriptions_changes
 
 -- name: subscriptions
 select name, glob, function, filter, mapper, ordered, enabled, origin, since_sequence, since_at
