@@ -15,6 +15,7 @@ from ostinato.engine.ledger import dispatching, drainer
 from ostinato.errors import StoreUnavailable
 from ostinato.model.change import Change
 from ostinato.model.event import DISPATCH_FAILED, WORKFLOW_RUNNER, Event
+from ostinato.resources import drainers
 from ostinato.store.base import FlowStore
 from ostinato.store.ports import Pass, Transaction
 from ostinato.telemetry import (
@@ -233,6 +234,29 @@ async def test_what_waits_behind_a_discarded_event_follows(app: App):
             assert 3 == await app.drainers.discard_parked("greeting")
     assert ["2", "3"] == [run.input["name"] for run in await runs_of(app, "greet")]
     assert [] == list(await app.drainers.parked())
+
+
+async def test_all_that_is_parked_is_retried_or_discarded(app: App, monkeypatch: pytest.MonkeyPatch):
+    """A page at a time, in order, each once for each subscription; what stays does not hold up the rest."""
+    monkeypatch.setattr(drainers, "PARKED_PAGE", 2)
+    greeter(app)
+    names = ("a", "b", "c")
+    for name in names:
+        await subscribe(app, name, "user.*", "greet", ordered=name == "c")
+    payloads: list[dict[str, str]] = [{"nome": "1"}, {"nome": "2"}, {}, {"nome": "4"}, {"nome": "5"}]
+    ids = await record(app, *[an_event("user.joined", payload, ("user", "ada")) for payload in payloads])
+    assert 15 == (await app.drainers.drain()).parked
+    for name in names[:2]:
+        mapper = {"name": "$.payload.nome"}
+        await subscribe(app, name, "user.*", "greet", mapper=mapper, filter="event.entity_id == 'ada'")
+
+    retried = await app.drainers.retry_parked()
+    assert [each for each in ids if each != ids[2]] == [each.event_id for each in retried.triggered]
+    assert (8, 7) == (retried.processed, retried.parked)
+    assert 5 == await app.drainers.discard_parked("c")
+    assert [(name, ids[2]) for name in names[:2]] == [
+        (each.subscription, each.event_id) for each in await app.drainers.parked()
+    ]
 
 
 async def test_a_retry_waits_for_the_drainer(postgres_database: Database):

@@ -78,6 +78,10 @@ def event_of(invoked_by: str) -> str | None:
     return invoked_by.rpartition(":")[2] if invoked_by.startswith("event:") else None
 
 
+LAST_NUMBER = 2**63 - 1
+"""No event has a higher one."""
+
+
 class Position(Struct, frozen=True, omit_defaults=True):
     """How far somebody has read.
 

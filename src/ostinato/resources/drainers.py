@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 from ..clock import utc
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from ..engine.site import Site
 
 MOST_READ = 10_000
-MOST_PARKED = 10_000
+PARKED_PAGE = 1_000
 LOOK_AGAIN = 0.005
 FOR_EVER = 253_402_300_799_000_000
 """The end of the year 9999, in microseconds since 1970."""
@@ -123,16 +125,17 @@ class Drainers:
         """Gives parked events to their subscriptions again, in order: all, those of a subscription, or one.
 
         Where a subscription is ordered, an entity's events go together, from the first that is parked, until one is
-        refused again. `processed` are those that are parked no longer, `parked` those that still are. One call takes
-        the first 10,000.
+        refused again. `processed` are those that are parked no longer, `parked` those that still are. Events that are
+        recorded meanwhile are not among them.
         """
         async with self._site.store() as store:
             redispatcher = self._redispatcher(store)
             if subscription is not None:
                 await redispatcher.subscription(subscription)
             total = Drained()
-            for parked in await _chosen(store, subscription, event):
-                total += await redispatcher.retry(parked)
+            async for page in _chosen(store, subscription, event, end=(await store.place()).sequence_no):
+                retried = [await redispatcher.retry(parked) for parked in page]
+                total = reduce(add, retried, total)
             return total
 
     async def discard_parked(self, subscription: str | None = None, *, event: str | None = None) -> int:
@@ -142,11 +145,12 @@ class Drainers:
             raise InvalidOption("discarding needs a subscription, an event, or both: discarded events are not started")
         async with self._site.store() as store:
             redispatcher = self._redispatcher(store)
-            chosen = await _chosen(store, subscription, event)
-            doomed = {(each.subscription, each.sequence_no) for each in chosen}
-            for parked in chosen:
-                await redispatcher.discard(parked, doomed)
-            return len(chosen)
+            count, end = 0, (await store.place()).sequence_no
+            async for page in _chosen(store, subscription, event, end=end):
+                for parked in page:
+                    await redispatcher.discard(parked, doomed_to=end if event is None else 0)
+                count += len(page)
+            return count
 
     async def replay(
         self,
@@ -278,11 +282,16 @@ async def _read(store: Store, drainer: DrainerView, limit: int) -> Batch | None:
     return Batch(events, token_of(read) if events else None)
 
 
-async def _chosen(store: Store, subscription: str | None, event: str | None) -> Sequence[ParkedView]:
-    chosen = await store.views.parked(subscription, event, limit=MOST_PARKED)
-    if event is not None and not chosen:
+async def _chosen(
+    store: Store, subscription: str | None, event: str | None, *, end: int
+) -> AsyncIterator[Sequence[ParkedView]]:
+    """What is parked of what was recorded up to a number, a page at a time."""
+    page = await store.views.parked(subscription, event, limit=PARKED_PAGE, end=end)
+    if event is not None and not page:
         raise InvalidOption(f"no event {event!r} is parked here; `ostinato drainers parked` shows those that are")
-    return chosen
+    while page:
+        yield page
+        page = await store.views.parked(subscription, event, limit=PARKED_PAGE, after=page[-1], end=end)
 
 
 def _check_replay(name: str) -> None:

@@ -11,7 +11,17 @@ from msgspec import json
 
 from ..model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved
 from ..model.drainer import DrainerView, ParkedView, drainer_in, parked_in
-from ..model.event import Event, Page, Place, Position, Subscription, event_in, position_in, subscription_in
+from ..model.event import (
+    LAST_NUMBER,
+    Event,
+    Page,
+    Place,
+    Position,
+    Subscription,
+    event_in,
+    position_in,
+    subscription_in,
+)
 from ..model.history import EventCount, EventFilter, EventLink, RunLink, count_in, event_link_in, run_link_in
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
@@ -145,10 +155,17 @@ class FlowViews:
         return drainer_in(row, position, lag)
 
     async def parked(
-        self, subscription: str | None = None, event: str | None = None, *, limit: int
+        self,
+        subscription: str | None = None,
+        event: str | None = None,
+        *,
+        limit: int,
+        after: ParkedView | None = None,
+        end: int = LAST_NUMBER,
     ) -> list[ParkedView]:
-        rows = await self._read("parked", subscription=subscription, event=event, limit=limit)
-        return [parked_in(row) for row in rows]
+        last, behind = (after.sequence_no, after.subscription) if after is not None else (0, "")
+        chosen = {"subscription": subscription, "event": event, "last": last, "last_subscription": behind, "end": end}
+        return [parked_in(row) for row in await self._read("parked", **chosen, limit=limit)]
 
     async def _read(self, block: str, **arguments: object) -> Sequence[Row]:
         return await self._store.read(flows.reading(block, **arguments))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 from ...errors import UnknownSubscription
 from ...model.change import Change, EventUnparked
@@ -52,9 +52,9 @@ class Redispatcher:
             self._seen.add((parked.subscription, entity))
         return drained
 
-    async def discard(self, parked: ParkedView, doomed: Set[tuple[str, int]]) -> Drained:
+    async def discard(self, parked: ParkedView, *, doomed_to: int) -> Drained:
         """Takes a parked event away. Where its subscription is ordered, those that wait behind it follow, except for
-        the ones that are to be taken away as well."""
+        the ones up to a number, which are to be taken away as well."""
         gone = EventUnparked(parked.subscription, parked.sequence_no)
         try:
             subscription = await self.subscription(parked.subscription)
@@ -64,7 +64,7 @@ class Redispatcher:
         async with self._store.begin() as transaction:
             await self._store.hold_drainer(transaction, WORKFLOW_RUNNER)
             behind = await self._behind(transaction, parked, subscription)
-            follow = [event for event in behind if (parked.subscription, event.sequence_no) not in doomed]
+            follow = [event for event in behind if event.sequence_no > doomed_to]
             return await self._again(transaction, follow, subscription, [gone])
 
     async def _behind(self, transaction: Transaction, parked: ParkedView, subscription: Compiled) -> list[Event]:

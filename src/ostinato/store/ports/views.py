@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from ...model.drainer import DrainerView, ParkedView
-from ...model.event import Event, Subscription
+from ...model.event import LAST_NUMBER, Event, Subscription
 from ...model.history import EventCount, EventFilter, EventLink, RunLink
 from ...model.run import State
 from ...model.view import (
@@ -75,9 +75,15 @@ class Views(Protocol):
         """All drainers, or the one of that name. Counts of what they have not read end at `count_to`."""
 
     async def parked(
-        self, subscription: str | None = None, event: str | None = None, *, limit: int
+        self,
+        subscription: str | None = None,
+        event: str | None = None,
+        *,
+        limit: int,
+        after: ParkedView | None = None,
+        end: int = LAST_NUMBER,
     ) -> list[ParkedView]:
-        """What is parked, in order; for one subscription, or one event."""
+        """What is parked, in order; for one subscription, or one event; after one of them, up to a number."""
 
     async def functions(self) -> list[FunctionView]: ...
 

@@ -131,11 +131,12 @@ using jsonb_array_elements(:unparked::text::jsonb) as c(e)
 where p.subscription = e->>'subscription' and p.sequence_no = (e->>'sequence_no')::bigint
 
 -- name: parked
--- In the order in which they were recorded.
+-- In the order in which they were recorded, after one of them.
 select p.subscription, p.event_id, v.type, p.sequence_no, p.entity_type, p.entity_id, p.code, p.message, ostinato.micros(p.parked_at)
 from ostinato.parked p
 left join ostinato.events v on v.sequence_no = p.sequence_no
 where (:subscription::text is null or p.subscription = :subscription) and (:event::text is null or p.event_id = :event)
+  and (p.sequence_no, p.subscription) > (:last::bigint, :last_subscription) and p.sequence_no <= :end::bigint
 order by p.sequence_no, p.subscription
 limit :limit
 

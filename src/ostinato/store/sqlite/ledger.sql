@@ -110,11 +110,12 @@ where (subscription, sequence_no) in (
     select json_extract(value, '$.subscription'), json_extract(value, '$.sequence_no') from json_each(:unparked))
 
 -- name: parked
--- In the order in which they were recorded.
+-- In the order in which they were recorded, after one of them.
 select p.subscription, p.event_id, v.type, p.sequence_no, p.entity_type, p.entity_id, p.code, p.message, p.parked_at
 from ostinato_parked p
 left join ostinato_events v on v.sequence_no = p.sequence_no
 where (:subscription is null or p.subscription = :subscription) and (:event is null or p.event_id = :event)
+  and (p.sequence_no, p.subscription) > (:last, :last_subscription) and p.sequence_no <= :end
 order by p.sequence_no, p.subscription
 limit :limit
 
