@@ -15,6 +15,8 @@ from ostinato.errors import LedgerMoved
 from ostinato.ids import new_id
 from ostinato.model.change import CursorMoved, EventRecorded
 from ostinato.model.event import Event, Page, Position, position_in
+from ostinato.store.base import FlowStore
+from ostinato.store.flows import Call, Flow
 from ostinato.store.ports import DeclaredDrainer, Store, Transaction
 from tests.store.databases import Database, only_postgres
 
@@ -90,6 +92,40 @@ async def test_events_come_in_order_and_once(store: Store):
     await record(store, "d")
     assert await store.undrained(DRAINER)
     assert ["d"] == await drain_all(store)
+
+
+async def test_a_window_whose_last_events_are_gone_ends_all_the_same(database: Database, store: Store):
+    """Retention may remove them while it is read; what comes after it is not held up, nor forgotten."""
+    await record(store, *"abcdef")
+    await declare(store)
+    reader = await store.read_on((await store.place()).beginning, 2)
+    first = [*await drain(store, limit=2), *await drain(store, limit=2)]
+    reader = await store.read_on(reader.end, 2)
+    await forget(database, "e", "f")
+    await record(store, "g")
+
+    found: list[str] = []
+    while await store.undrained(DRAINER):
+        found += await drain(store, limit=2)
+    assert (["a", "b", "c", "d"], ["g"]) == (first, found)
+
+    position, read = reader.end, list[str]()
+    while (page := await store.read_on(position, 2)).end != position:
+        position, read = page.end, read + titles(page.events)
+    assert ["g"] == read
+
+
+async def forget(database: Database, *titles: str) -> None:
+    """As retention does."""
+    gone = f"delete from ostinato_events where type in ({', '.join(map(repr, titles))})"
+    if database.dialect == "postgresql":
+        async with database.connection() as connection, connection.transaction():
+            await connection.execute("set local ostinato_ledger.retention = 'on'")
+            await connection.execute(gone.replace("ostinato_", "ostinato.", 1))
+    else:
+        await database.query("insert into ostinato_retention values (1)")
+        await database.query(gone)
+        await database.query("delete from ostinato_retention")
 
 
 async def test_who_begins_now_gets_what_is_recorded_from_now_on(store: Store):
@@ -404,6 +440,28 @@ async def test_a_second_restore_in_the_middle_of_the_first_is_refused(
     with pytest.raises(LedgerMoved, match="drainers reset radio"):
         await drain(store)
     assert [(before,)] == await database.query("select position from ostinato_drainers")
+
+
+@only_postgres
+async def test_looking_is_one_statement(store: Store):
+    """Drainers look before and after each pass."""
+    assert isinstance(store, FlowStore)
+    await declare(store)
+    for expected in (False, True):
+        asked: list[Call] = []
+        assert expected == await store.read(_noting(store.peeking(DRAINER), asked))
+        assert ["peek_drainer"] == [call.block for call in asked]
+        await record(store, "here")
+
+
+def _noting(flow: Flow[bool], asked: list[Call]) -> Flow[bool]:
+    try:
+        call = next(flow)
+        while True:
+            asked.append(call)
+            call = flow.send((yield call))
+    except StopIteration as end:
+        return bool(end.value)
 
 
 @only_postgres

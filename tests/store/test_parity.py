@@ -27,7 +27,7 @@ ONLY_SQLITE |= {"claimable", "claimed", "completable", "fenced_runs"}
 """Claiming, saving steps and completing are one statement on PostgreSQL, and several on SQLite, which answer with one row each."""
 
 ONLY_POSTGRES |= {"take_drainer", "events_between", "window", "events_in_window", "restored_window", "adopt_ledger"}
-ONLY_POSTGRES |= {"set_lineage", "count_between", "count_in_window"}
+ONLY_POSTGRES |= {"set_lineage", "count_between", "count_in_window", "peek_drainer"}
 ONLY_SQLITE |= {"events_after", "count_after", "used_event_keys"}
 """Reading the ledger in order is by snapshots on PostgreSQL, and by number on SQLite, where there is one writer."""
 

@@ -32,6 +32,16 @@ from ostinato.drainers d
 cross join ostinato.ledger l
 where d.name = :name
 
+-- name: peek_drainer
+-- The same, and whether something became visible since its snapshot, unless it is in the middle of a window: then there is.
+select d.position, split_part(d.lineage, '/', 1), l.lineage, l.restored_to, l.xmin = l.written_by and l.tableoid = l.home,
+       pg_current_xact_id_if_assigned()::text, pg_current_snapshot()::text,
+       d.position::jsonb ? 'until'
+       or exists (select from ostinato.events_between((d.position::jsonb->>'after')::pg_snapshot, pg_current_snapshot(), l.restored_to, 1))
+from ostinato.drainers d
+cross join ostinato.ledger l
+where d.name = :name
+
 -- name: place
 -- Where the ledger is now, for one who is about to read it.
 select l.lineage || '/' || ostinato.timeline(), l.restored_to, l.xmin = l.written_by and l.tableoid = l.home,

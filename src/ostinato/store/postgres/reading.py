@@ -69,15 +69,14 @@ def _taken(row: Row) -> Taken:
 
 def peeking(name: str) -> Flow[bool]:
     """Whether there is something to read for a drainer, without taking it."""
-    rows = yield Call("find_drainer", {"name": name})
+    rows = yield Call("peek_drainer", {"name": name})
     if not rows:
         return False
-    position, present, _, moved = _taken(rows[0])
-    if moved or position.until is not None:
+    *row, younger = rows[0]
+    position, present, _, moved = _taken(row)
+    if moved or younger:
         return True
-    if _begins(position, present):
-        return (yield from _beginning(position, present)).until is not None
-    return bool((yield Call("events_between", {**_between(position, present), "limit": 1})))
+    return _begins(position, present) and (yield from _beginning(position, present)).until is not None
 
 
 def locating() -> Flow[Place]:
