@@ -238,3 +238,24 @@ async def test_statements_walk_their_index_on_postgresql(database: Database):
             assert "Index" in plan, plan
             assert "Seq Scan" not in plan, plan
             assert "Filter" not in plan, plan
+
+
+# --- when it was
+
+
+async def test_a_moment_is_found_without_looking_at_all_there_is(database: Database, store: Store):
+    """By halving; a few events that were recorded a little out of order are neither missed nor mistaken."""
+    seconds = {n: n + 20 * (n % 50 == 0) for n in range(1, 3001)}
+    early = "(n + 20 * (n % 50 = 0))" if database.dialect == "sqlite" else "(n + 20 * (n % 50 = 0)::integer)"
+    moment = f"1000000 * {early}" if database.dialect == "sqlite" else f"to_timestamp({early})"
+    await database.query(
+        "insert into ostinato_events (id, type, payload, occurred_at, recorded_at) "
+        "with recursive n(n) as (values (1) union all select n + 1 from n where n < 3000) "
+        f"select 'e' || n, 'tick', '{{}}', {moment}, {moment} from n"
+    )
+    for second in (0, 90, 1500, 1510, 2990):
+        first = min(n for n, moment in seconds.items() if moment >= second)
+        assert 0 <= first - 1 - await store.number_before(second * 1_000_000) <= 81
+        page = await store.read_on(await store.position_at(second * 1_000_000), 10)
+        assert first == page.events[0].sequence_no
+    assert [] == (await store.read_on(await store.position_at(9_999_000_000), 10)).events

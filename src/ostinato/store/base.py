@@ -401,6 +401,9 @@ class FlowStore(ABC):
     async def position_at(self, since: int) -> Position:
         return await self.read(self.finding(since))
 
+    async def number_before(self, since: int) -> int:
+        return await self.read(recalling.before(since))
+
     async def recorded(self, last: int, end: int, *, since: int, until: int, limit: int) -> list[Event]:
         wanted = flows.reading("events_recorded", last=last, end=end, since=since, until=until, limit=limit)
         return [event_in(row) for row in await self.read(wanted)]

@@ -16,7 +16,8 @@ from .flows import Call, Flow, encoded
 _MOST_TYPES = 50
 """As many types are looked up one by one; what a glob of more means is found among the latest anyway."""
 _SLACK = 60_000_000
-"""Numbers are in the order of time but for transactions that overlap: microseconds to begin earlier."""
+"""Numbers are in the order of time but for statements that overlap and clocks that are set: microseconds to begin
+earlier."""
 
 
 def recent(where: EventFilter) -> Flow[list[Event]]:
@@ -24,7 +25,7 @@ def recent(where: EventFilter) -> Flow[list[Event]]:
     types = yield from _types(where.on)
     if types is not None and not types:
         return []
-    first = (yield from _first_since(micros(where.since) - _SLACK)) if where.since else 0
+    first = (yield from before(micros(where.since))) + 1 if where.since else 0
     since = micros(where.since) if where.since else 0
     common = {"first": first, "since": since, "source": where.source, "limit": where.limit}
     listed = None if types is None else encoded(types)
@@ -69,16 +70,18 @@ def _types(glob: str | None) -> Flow[list[str] | None]:
     return [row[0] for row in (yield Call("event_types", {})) if matches(glob, row[0])]
 
 
-def _first_since(moment: int) -> Flow[int]:
-    """The number of the first event recorded at a moment or later, found by halving."""
-    low, high = 0, 1 << 62
+def before(moment: int) -> Flow[int]:
+    """A number below those of all events that were recorded at a moment or later, and not far below: found by halving,
+    however many there are."""
+    ((high,),) = yield Call("highest_number", {})
+    low = 0
     while low < high:
         middle = (low + high) // 2
-        rows = yield Call("event_from", {"number": middle})
-        if not rows or rows[0][1] >= moment:
+        rows = yield Call("event_from", {"number": middle + 1})
+        if not rows or rows[0][1] >= moment - _SLACK:
             high = middle
         else:
-            low = rows[0][0] + 1
+            low = rows[0][0]
     return low
 
 

@@ -27,7 +27,8 @@ async def catch_up(store: Store, dispatcher: Dispatcher, given: Subscription) ->
     await dispatcher.refresh()
     subscription, index = compiled(given), GlobIndex([(given.glob, True)])
     blocked: set[tuple[str, Entity]] = set()
-    end, last, read = (await store.place()).sequence_no, 0, 0
+    end, read = (await store.place()).sequence_no, 0
+    last = 0 if given.since_at is None else await store.number_before(given.since_at)
     while page := await store.recorded(last, end, since=given.since_at or 0, until=FOR_EVER, limit=PAGE):
         last, read = page[-1].sequence_no, read + len(page)
         decisions = dispatcher.decisions(blocked)

@@ -98,7 +98,8 @@ class Redispatcher:
         """Gives a subscription all events of a time, a page in each commit."""
         subscription = await self.subscription(name)
         end = (await self._store.place()).sequence_no
-        events = runs = refused = last = 0
+        events = runs = refused = 0
+        last = await self._store.number_before(since) if since else 0
         refusals: list[Refusal] = []
         while page := await self._store.recorded(last, end, since=since, until=until, limit=PAGE):
             last = page[-1].sequence_no

@@ -90,6 +90,9 @@ class Ledger(Protocol):
     async def position_at(self, since: int) -> Position:
         """The position before the first event that was recorded from a moment on, in microseconds since 1970."""
 
+    async def number_before(self, since: int) -> int:
+        """A number below those of all events that were recorded from a moment on, in microseconds since 1970."""
+
     async def recorded(self, last: int, end: int, *, since: int, until: int, limit: int) -> list[Event]:
         """Events by number after `last` up to `end`, of those recorded between two moments."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...model.event import Position
+from .. import recalling
 from ..flows import Call, Flow
 from .reading import BEGINNING, locating
 
@@ -23,7 +24,7 @@ def finding(since: int) -> Flow[Position]:
     """The position before the first event that was recorded from a moment on: all from its number on is a window, up
     to what is visible now."""
     place = yield from locating()
-    rows = yield Call("first_since", {"since": since})
+    rows = yield Call("first_since", {"since": since, "last": (yield from recalling.before(since))})
     if not rows:
         return place.now
     return Position(after=BEGINNING, until=place.now.after, last=rows[0][0] - 1, end=place.sequence_no)

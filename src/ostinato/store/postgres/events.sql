@@ -47,6 +47,9 @@ where entity_type = :entity_type and entity_id = :entity_id
 order by sequence_no desc
 limit :limit
 
+-- name: highest_number
+select coalesce(max(sequence_no), 0) from ostinato.events
+
 -- name: event_from
 -- The first event of this number or a higher one.
 select sequence_no, ostinato.micros(recorded_at) from ostinato.events where sequence_no >= :number::bigint order by sequence_no limit 1

@@ -171,10 +171,10 @@ order by sequence_no
 limit :limit
 
 -- name: first_since
--- The lowest number of what was recorded from a moment on.
+-- The lowest number, above another one, of what was recorded from a moment on.
 select sequence_no
 from ostinato.events
-where recorded_at >= to_timestamp(:since::bigint / 1000000.0)
+where sequence_no > :last::bigint and recorded_at >= to_timestamp(:since::bigint / 1000000.0)
 order by sequence_no
 limit 1
 

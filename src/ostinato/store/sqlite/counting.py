@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...model.event import Position
+from .. import recalling
 from ..flows import Call, Flow
 from .reading import locating
 
@@ -16,5 +17,5 @@ def counting(position: Position, limit: int) -> Flow[int]:
 def finding(since: int) -> Flow[Position]:
     """The position before the first event that was recorded from a moment on."""
     place = yield from locating()
-    rows = yield Call("first_since", {"since": since})
+    rows = yield Call("first_since", {"since": since, "last": (yield from recalling.before(since))})
     return Position(last=rows[0][0] - 1) if rows else place.now

@@ -43,6 +43,9 @@ where entity_type = :entity_type and entity_id = :entity_id and sequence_no >= :
 order by sequence_no desc
 limit :limit
 
+-- name: highest_number
+select coalesce(max(sequence_no), 0) from ostinato_events
+
 -- name: event_from
 -- The first event of this number or a higher one.
 select sequence_no, recorded_at from ostinato_events where sequence_no >= :number order by sequence_no limit 1

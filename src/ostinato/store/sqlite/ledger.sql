@@ -137,10 +137,10 @@ order by sequence_no
 limit :limit
 
 -- name: first_since
--- The lowest number of what was recorded from a moment on.
+-- The lowest number, above another one, of what was recorded from a moment on.
 select sequence_no
 from ostinato_events
-where recorded_at >= :since
+where sequence_no > :last and recorded_at >= :since
 order by sequence_no
 limit 1
 
