@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -281,9 +283,58 @@ async def test_what_code_declares_in_the_past_is_caught_up_by_a_worker(
     app.subscribe("a", count, start_at="beginning", ordered=True)
     async with app.worker():
         caught_up = await probe.next(SubscriptionCaughtUp)
-    assert (caught_up.subscription, caught_up.events) == ("count:a", 3)
+    assert (caught_up.subscription, caught_up.events) == ("count:a", 4)  # the announcement, too
     assert [run.input for run in await runs_of(app, "count")] == [{"n": 1}]
     assert [parked.code for parked in await app.drainers.parked()] == ["invalid_input", "behind"]
+
+
+async def test_the_order_of_an_entity_is_kept_while_its_past_is_caught_up(app: App, monkeypatch: pytest.MonkeyPatch):
+    """What is recorded and drained meanwhile comes after what came before it, and once."""
+    with_functions(app)
+    monkeypatch.setattr(catching_up, "PAGE", 2)
+    await record(app, *(an_event("a", {"n": number}, ("thing", "1")) for number in range(5)))
+    await app.drainers.drain()
+    async with app._site.store() as store:
+        commit, later = store.commit, iter(range(5, 9))
+
+        async def beside(changes: Any) -> Any:
+            """Before a page is committed, more is recorded, and the drainer passes by."""
+            for number in islice(later, 1):
+                await commit([an_event("a", {"n": number}, ("thing", "1"))])
+                await app.drainers.drain()
+            return await commit(changes)
+
+        monkeypatch.setattr(store, "commit", beside)
+        await app.subscriptions.add("a", "anything", start_at="beginning", ordered=True)
+        monkeypatch.undo()
+    await record(app, an_event("a", {"n": 9}, ("thing", "1")))
+    assert await started(app) == list(range(10))
+
+
+async def test_an_ordered_one_is_handed_over_without_a_gap(app: App, monkeypatch: pytest.MonkeyPatch):
+    """What the drainer passes between the last look and the hand-over is not lost."""
+    with_functions(app)
+    await record(app, an_event("a", {"n": 0}))
+    await app.drainers.drain()
+    async with app._site.store() as store:
+        begin, recorded = store.begin, [an_event("a", {"n": 1})]
+
+        def late(**options: Any) -> Any:
+            return begin_late() if recorded else begin(**options)
+
+        @asynccontextmanager
+        async def begin_late() -> Any:
+            event = recorded.pop()
+            await store.commit([event])
+            await app.drainers.drain()
+            async with begin() as transaction:
+                yield transaction
+
+        monkeypatch.setattr(store, "begin", late)
+        await app.subscriptions.add("a", "anything", start_at="beginning", ordered=True)
+        monkeypatch.undo()
+    assert [] == recorded
+    assert await started(app) == [0, 1]
 
 
 async def test_who_is_interrupted_catches_up_later(app: App, monkeypatch: pytest.MonkeyPatch):

@@ -361,8 +361,9 @@ class FlowStore(ABC):
     async def remove_subscription(self, name: str) -> bool:
         return await self.write(flows.removing_subscription(name))
 
-    async def caught_up(self, subscription: str) -> None:
-        await self.write(flows.having_caught_up(subscription))
+    async def caught_up(self, subscription: str, transaction: Transaction | None = None) -> None:
+        noted = flows.having_caught_up(subscription)
+        await (self.write(noted) if transaction is None else transaction.ask(noted))
 
     async def knows_drainer(self, name: str) -> bool:
         return bool(await self.read(flows.reading("find_drainer", name=name)))

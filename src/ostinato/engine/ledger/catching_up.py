@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import QueueFull
-from ...model.event import Event, Subscription, Unsuitable
+from ...model.change import Change
+from ...model.event import WORKFLOW_RUNNER, Event, Page, Position, Subscription, Unsuitable
 from ...model.glob import GlobIndex
+from ...shield import shielded
 from ...store.ports import Store
 from ...telemetry import StoreTroubled, SubscriptionCaughtUp, Telemetry
 from ..service import Service
 from .dispatching import Compiled, Decisions, Dispatcher, Entity, compiled
 from .draining import PAGE
-
-FOR_EVER = 253_402_300_799_000_000
-"""The end of the year 9999, in microseconds since 1970."""
 
 LOOK_EVERY = 60.0
 FULL_PAUSE = 5.0
@@ -22,23 +23,57 @@ async def catch_up(store: Store, dispatcher: Dispatcher, given: Subscription) ->
     """Starts the runs that a subscription asks for of what is in the ledger; answers how many events it read.
 
     The runs have the keys that the drainer would give them, so who is interrupted, or comes second, starts none twice.
-    What is recorded meanwhile is the drainer's: it knows the subscription by now.
+    What is recorded meanwhile is the drainer's, which knows the subscription by now. One that is ordered is left alone
+    by the drainer until it has caught up: else later events of an entity would be started before earlier ones.
     """
     await dispatcher.refresh()
-    subscription, index = compiled(given), GlobIndex([(given.glob, True)])
-    blocked: set[tuple[str, Entity]] = set()
-    end, read = (await store.place()).sequence_no, 0
-    last = 0 if given.since_at is None else await store.number_before(given.since_at)
-    while page := await store.recorded(last, end, since=given.since_at or 0, until=FOR_EVER, limit=PAGE):
-        last, read = page[-1].sequence_no, read + len(page)
-        decisions = dispatcher.decisions(blocked)
-        for event in page:
-            if any(index.find(event.type)):
-                _decide(decisions, event, subscription)
-        if decisions.changes:
-            await store.commit(decisions.changes)
-    await store.caught_up(given.name)
-    return read
+    past = _Past(dispatcher, given)
+    end, position = (await store.place()).sequence_no, await _beginning(store, given)
+    while (page := await store.read_on(position, PAGE)).end != position:
+        if not given.ordered and page.events and page.events[0].sequence_no > end:
+            break
+        if changes := past.changes(page):
+            await store.commit(changes)
+        position = page.end
+    if given.ordered:
+        await _hand_over(store, past, position)
+    else:
+        await store.caught_up(given.name)
+    return past.read
+
+
+async def _beginning(store: Store, given: Subscription) -> Position:
+    return (await store.place()).beginning if given.since_at is None else await store.position_at(given.since_at)
+
+
+async def _hand_over(store: Store, past: _Past, position: Position) -> None:
+    """The rest, while the drainer is kept from passing on: what is not visible now, it has not passed."""
+    async with store.begin() as transaction:
+        await store.hold_drainer(transaction, WORKFLOW_RUNNER)
+        while (page := await store.read_on(position, PAGE)).end != position:
+            if changes := past.changes(page):
+                await transaction.apply(changes)
+            position = page.end
+        await store.caught_up(past.name, transaction)
+        await shielded(transaction.commit())
+
+
+class _Past:
+    """What follows for one subscription from the events that it is given late, page after page."""
+
+    def __init__(self, dispatcher: Dispatcher, given: Subscription) -> None:
+        self.name, self.read = given.name, 0
+        self._dispatcher, self._subscription = dispatcher, compiled(given)
+        self._index = GlobIndex([(given.glob, True)])
+        self._blocked: set[tuple[str, Entity]] = set()
+
+    def changes(self, page: Page) -> Sequence[Change]:
+        self.read += len(page.events)
+        decisions = self._dispatcher.decisions(self._blocked)
+        for event in page.events:
+            if self._subscription.concerns(event) and any(self._index.find(event.type)):
+                _decide(decisions, event, self._subscription)
+        return decisions.changes
 
 
 def _decide(decisions: Decisions, event: Event, subscription: Compiled) -> None:

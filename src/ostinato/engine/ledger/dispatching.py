@@ -96,6 +96,8 @@ class Decisions:
     def decide(self, event: Event) -> None:
         started: set[str] = set()
         for subscription in self._matching.of(event):
+            if subscription.given.ordered and subscription.given.is_behind:
+                continue  # who has it catch up comes to this event too, after those before it
             try:
                 self.start(event, subscription, started)
             except Unsuitable as error:

@@ -55,8 +55,8 @@ class Ledger(Protocol):
     async def remove_subscription(self, name: str) -> bool:
         """Removes a subscription and what is parked for it; False when there is none of the name."""
 
-    async def caught_up(self, subscription: str) -> None:
-        """Notes that it was given what was in the ledger when it came."""
+    async def caught_up(self, subscription: str, transaction: Transaction | None = None) -> None:
+        """Notes that it was given what was in the ledger when it came; in the transaction, if one is given."""
 
     async def knows_drainer(self, name: str) -> bool: ...
 
