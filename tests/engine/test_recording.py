@@ -22,6 +22,7 @@ from ostinato.engine.ledger.recording import RecordOptions
 from ostinato.engine.registry import Registry
 from ostinato.errors import AppendOnly, ConfigError, InvalidInput, InvalidOption, LedgerMoved, UnknownEvent
 from ostinato.model.event import Event
+from ostinato.resources import events
 from ostinato.telemetry import DrainerAsleep, EventsPruned, NotificationReceived, RunCompleted
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
@@ -449,6 +450,15 @@ async def test_recent_events_are_found_by_what_they_are(app: App, database: Data
         ("price.list.changed", "shop", 1),
         ("stock.low", None, 1),
     ]
+
+
+async def test_of_a_type_the_latest_are_counted(app: App, monkeypatch: pytest.MonkeyPatch):
+    """By source; those before are told of, not counted."""
+    monkeypatch.setattr(events, "MOST_COUNTED", 4)
+    await app.record_many("old", [{"source": source} for source in "aabbbc"])
+    await app.record_many("new", [{"source": source} for source in "abb"])
+    counts = [(each.type, each.source, each.in_words) for each in await app.events.types()]
+    assert counts == [("new", "a", "1"), ("new", "b", "2"), ("old", "b", "3+"), ("old", "c", "1+")]
 
 
 async def test_events_of_the_last_hour_are_found_without_a_walk(app: App, clock: Any):

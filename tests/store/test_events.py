@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -238,6 +239,20 @@ async def test_statements_walk_their_index_on_postgresql(database: Database):
             assert "Index" in plan, plan
             assert "Seq Scan" not in plan, plan
             assert "Filter" not in plan, plan
+
+
+async def test_types_are_counted_by_their_latest_events(database: Database, store: Store):
+    """Along the index of types, whatever else there is: a rare type is not looked for among the others."""
+    await store.commit([an_event("rare", source="s"), *(an_event(f"often{number % 3}") for number in range(6000))])
+    if database.dialect == "postgresql":
+        async with database.connection() as connection:
+            await connection.execute("analyze ostinato.events")
+            statement = "select count(*) from ostinato.event_counts(10)"
+            (plan, *_), *_ = await connection.fetch(f"explain (analyze, buffers, costs off, format json) {statement}")
+            (plan, *_), *_ = await connection.fetch(f"explain (analyze, buffers, costs off, format json) {statement}")
+        assert 100 > json.loads(plan)[0]["Plan"]["Shared Hit Blocks"]
+    counted = [(each.type, each.source, each.count, each.more) for each in await store.views.event_counts(count_to=10)]
+    assert [*((f"often{number}", None, 10, True) for number in range(3)), ("rare", "s", 1, False)] == counted
 
 
 # --- when it was

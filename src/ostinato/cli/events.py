@@ -138,7 +138,10 @@ def show_event(app: App, /, event_id: str, as_json: bool) -> None:
 @connection_options
 @with_app
 def list_types(app: App, /, as_json: bool) -> None:
-    """List the types of events by source: how many, and when the last was recorded."""
+    """List the types of events by source: how many, and when the last was recorded.
+
+    Of each type the latest 10,000 are counted; a + says that there may be more, also from other sources.
+    """
     from .output import print_json
 
     found = wait_for(app.events.types())
@@ -265,7 +268,7 @@ def _show_types(found: Sequence[EventCount]) -> None:
 
     made = table("type", "source", "events", "last", right=("events",))
     for each in found:
-        made.add_row(each.type, each.source or "-", f"{each.count:,}", ago(each.last_seen))
+        made.add_row(each.type, each.source or "-", each.in_words, ago(each.last_seen))
     show(made)
 
 

@@ -25,13 +25,23 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     limit: int = 50
 
 
+MOST_COUNTED = 10_000
+"""So many events of a type are counted, the latest ones."""
+
+
 class EventCount(Struct, frozen=True):
-    """The events of a type from a source."""
+    """The latest events of a type, as far as they are from a source."""
 
     type: str
     source: str | None
     count: int
     last_seen: datetime
+    more: bool = False
+    """Whether the type may have older events, which were not looked at."""
+
+    @property
+    def in_words(self) -> str:
+        return f"{self.count:,}+" if self.more else f"{self.count:,}"
 
 
 class EventPage(Struct, frozen=True):
@@ -131,7 +141,7 @@ def traced(link: Link, *, depth: int, parent: str | None = None) -> Traced:
 
 
 def count_in(row: Sequence[Any]) -> EventCount:
-    return EventCount(row[0], row[1], row[2], _moment(row[3]))
+    return EventCount(row[0], row[1], row[2], _moment(row[3]), bool(row[4]))
 
 
 def event_link_in(row: Sequence[Any]) -> EventLink:

@@ -127,8 +127,8 @@ class FlowViews:
     async def recent_events(self, where: EventFilter) -> list[Event]:
         return await self._store.read(recalling.recent(where))
 
-    async def event_counts(self) -> list[EventCount]:
-        return [count_in(row) for row in await self._read("event_counts")]
+    async def event_counts(self, *, count_to: int) -> list[EventCount]:
+        return [count_in(row) for row in await self._read("event_counts", limit=count_to)]
 
     async def event_links(
         self, *, ids: Sequence[str] = (), causes: Sequence[str] = (), runs: Sequence[str] = ()

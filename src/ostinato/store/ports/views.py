@@ -57,8 +57,8 @@ class Views(Protocol):
     async def recent_events(self, where: EventFilter) -> list[Event]:
         """Events that match, the latest first."""
 
-    async def event_counts(self) -> list[EventCount]:
-        """How many events there are, by type and source."""
+    async def event_counts(self, *, count_to: int) -> list[EventCount]:
+        """How many of each type's latest events there are, by source."""
 
     async def event_links(
         self, *, ids: Sequence[str] = (), causes: Sequence[str] = (), runs: Sequence[str] = ()

@@ -64,10 +64,7 @@ with recursive found as (
 select type from found where type is not null
 
 -- name: event_counts
-select type, source, count(*), ostinato.micros(max(recorded_at))
-from ostinato.events
-group by type, source
-order by type, source nulls first
+select type, source, count, ostinato.micros(last_seen), more from ostinato.event_counts(:limit)
 
 -- name: event_links
 -- Events by their ids, by what caused them, and by the runs that recorded them, without their payloads; some of them twice.

@@ -60,10 +60,18 @@ with recursive found (type) as (
 select type from found where type is not null
 
 -- name: event_counts
-select type, source, count(*), max(recorded_at)
-from ostinato_events
-group by type, source
-order by type, source
+-- Of each type so many of the latest, by source: how many, when the last was recorded, and whether the type may have older ones.
+with recursive found (type) as (
+    select min(type) from ostinato_events
+    union all
+    select (select v.type from ostinato_events v where v.type > found.type order by v.type limit 1) from found where found.type is not null
+)
+select found.type, latest.source, count(*), max(latest.recorded_at), sum(count(*)) over (partition by found.type) >= :limit
+from found
+cross join ostinato_events latest on latest.type = found.type and latest.sequence_no >= coalesce(
+    (select v.sequence_no from ostinato_events v where v.type = found.type order by v.sequence_no desc limit 1 offset :limit - 1), 0)
+group by found.type, latest.source
+order by found.type, latest.source
 
 -- name: event_links
 -- Events by their ids, by what caused them, and by the runs that recorded them, without their payloads; some of them twice. The cross

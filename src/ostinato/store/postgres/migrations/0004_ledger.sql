@@ -150,6 +150,34 @@ begin
     end if;
 end $$;
 
+-- Of each type so many of the latest events, by source: how many, when the last was recorded, and whether the type may have older ones. The
+-- planner is left no choice here either: it walked along the primary key for a rare type, and made a bitmap of all of a frequent one.
+create function ostinato.event_counts(most bigint)
+    returns table (type text, source text, count bigint, last_seen timestamptz, more boolean)
+    language plpgsql stable
+    set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+begin
+    return query
+        with recursive found as (
+            (select e.type from ostinato.events e order by e.type limit 1)
+            union all
+            select (select e.type from ostinato.events e where e.type > found.type order by e.type limit 1)
+            from found where found.type is not null
+        )
+        select found.type, latest.source, count(*), max(latest.recorded_at), sum(count(*)) over (partition by found.type) >= most
+        from found
+        cross join lateral (
+            select e.source, e.recorded_at from ostinato.events e
+            where e.type between found.type and found.type
+            order by e.type desc, e.sequence_no desc
+            limit most
+        ) latest
+        group by found.type, latest.source
+        order by found.type, latest.source nulls first;
+end $$;
+
 create table ostinato.drainers (
     name text collate "C" primary key,
     glob text collate "C" not null,
