@@ -368,6 +368,22 @@ async def test_after_a_restore_nothing_is_missed_and_nothing_repeated(
 
 
 @only_postgres
+async def test_after_a_restore_the_lag_is_what_is_still_to_come(database: Database, store: Store, restored: Restored):
+    """Neither what the other cluster's readers had seen counts, nor what came along as if it were new."""
+    read = Position(after=restored.snapshot(0, 4), until=restored.snapshot(0, 20, 9), last=3, end=6)
+    await restored.bring({"seen": 1, "read": 5, "read too": 8, "open": 9, "unread": 7, "unread too": 6}, read)
+    await declare(store, "new")
+    await record(store, "here", "here too")
+    for name in (DRAINER, "new"):
+        await drain(store, name, limit=1)
+        ((position,),) = await database.query(f"select position from ostinato_drainers where name = '{name}'")
+        lag = await store.lag(position_in(position), 100)
+        await later_transactions(database, 60)
+        assert lag == len(await drain_all(store, name, limit=2))
+    assert 8 == await store.lag((await store.place()).beginning, 100)
+
+
+@only_postgres
 async def test_a_restore_in_the_middle_of_a_window(store: Store, restored: Restored):
     """Of the window what was read of it does not come again."""
     read = Position(after=restored.snapshot(0, 2), until=restored.snapshot(0, 9, 4), last=4, end=5)

@@ -5,18 +5,18 @@ from __future__ import annotations
 from ...model.event import Position
 from .. import recalling
 from ..flows import Call, Flow
-from .reading import BEGINNING, locating
+from .reading import BEGINNING, attending, between, locating, opened, within
 
 
 def counting(position: Position, limit: int) -> Flow[int]:
     """How many events come after a position, counted to a limit."""
-    place = yield from locating()
+    present = yield from attending()
+    position = yield from opened(position, present)
     after, count = position.after, 0
     if position.until is not None:
-        window = {"after": position.after, "until": position.until, "last": position.last, "end": position.end}
-        ((count,),) = yield Call("count_in_window", {**window, "restored": position.restored, "limit": limit})
+        ((count,),) = yield Call("count_in_window", {**within(position), "limit": limit})
         after = position.until
-    ((younger,),) = yield Call("count_between", {"after": after, "until": place.now.after, "limit": limit})
+    ((younger,),) = yield Call("count_between", {**between(after, present), "limit": limit})
     return min(limit, int(count + younger))
 
 

@@ -183,20 +183,24 @@ limit 1
 select (select count(*) from (
            select 1 from ostinato.events
            where xid >= pg_snapshot_xmax(:after::text::pg_snapshot) and xid < pg_snapshot_xmax(:until::text::pg_snapshot)
-             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot) and sequence_no > :floor::bigint
            limit :limit) younger)
      + (select count(*) from (
            select 1 from ostinato.events
            where xid = any(array(select pg_snapshot_xip(:after::text::pg_snapshot)))
-             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+             and pg_visible_in_snapshot(xid, :until::text::pg_snapshot) and sequence_no > :floor::bigint
            limit :limit) late)
 
 -- name: count_in_window
+-- How much of a window is left, by the same rules as those of ostinato.events_in_window.
 select count(*) from (
     select 1 from ostinato.events
     where sequence_no > :last::bigint and sequence_no <= :end::bigint
-      and (sequence_no <= :restored::bigint or (pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
-                                                and not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)))
+      and case when sequence_no > :restored::bigint
+               then pg_visible_in_snapshot(xid, :until::text::pg_snapshot)
+                    and (:restored::bigint > 0 or not pg_visible_in_snapshot(xid, :after::text::pg_snapshot))
+               else not pg_visible_in_snapshot(xid, :after::text::pg_snapshot)
+                    and not (sequence_no <= :read_last::bigint and pg_visible_in_snapshot(xid, :read_until::text::pg_snapshot)) end
     limit :limit) w
 
 -- name: drainers

@@ -95,19 +95,28 @@ def _locating() -> Flow[tuple[Place, Present]]:
 
 def reading_on(position: Position, limit: int) -> Flow[Page]:
     """The next page for one who keeps the position himself."""
-    _, present = yield from _locating()
+    present = yield from attending()
     return (yield from paging(position, present, limit))
+
+
+def attending() -> Flow[Present]:
+    _, present = yield from _locating()
+    return present
+
+
+def opened(position: Position, present: Present) -> Flow[Position]:
+    """The position, or the window that a reader from the beginning has before him after a restore."""
+    return (yield from _beginning(position, present)) if _begins(position, present) else position
 
 
 def paging(position: Position, present: Present, limit: int) -> Flow[Page]:
     """The events after a position, up to the present."""
-    if _begins(position, present):
-        position = yield from _beginning(position, present)
+    position = yield from opened(position, present)
     if position.until is None:
-        rows = yield Call("events_between", {**_between(position, present), "limit": limit + 1})
+        rows = yield Call("events_between", {**between(position.after, present), "limit": limit + 1})
         if len(rows) <= limit:
             return _whole(position, present.until, rows)
-        ((first, last),) = yield Call("window", _between(position, present))
+        ((first, last),) = yield Call("window", between(position.after, present))
         position = Position(after=position.after, until=present.until, last=first - 1, end=last)
     rows = yield from _reading(position, limit)
     events = [event_in(row) for row in rows]
@@ -116,8 +125,14 @@ def paging(position: Position, present: Present, limit: int) -> Flow[Page]:
     return Page(events, position, structs.replace(position, last=events[-1].sequence_no))
 
 
-def _between(position: Position, present: Present) -> dict[str, object]:
-    return {"after": position.after, "until": present.until, "floor": present.floor}
+def between(after: str | None, present: Present) -> dict[str, object]:
+    return {"after": after, "until": present.until, "floor": present.floor}
+
+
+def within(position: Position) -> dict[str, object]:
+    """The window that a position is in."""
+    window = {"after": position.after, "until": position.until, "last": position.last, "end": position.end}
+    return {**window, **_restored(position)}
 
 
 def _whole(position: Position, until: str, rows: Sequence[Row]) -> Page:
@@ -132,8 +147,7 @@ def _whole(position: Position, until: str, rows: Sequence[Row]) -> Page:
 
 def _reading(position: Position, limit: int) -> Flow[Sequence[Row]]:
     """A page of a window that is larger."""
-    window = {"after": position.after, "until": position.until, "last": position.last, "end": position.end}
-    return (yield Call("events_in_window", {**window, **_restored(position), "limit": limit}))
+    return (yield Call("events_in_window", {**within(position), "limit": limit}))
 
 
 # --- after a restore ------------------------------------------------------------------------------------------------
