@@ -284,6 +284,12 @@ class DrainerAsleep(Event, frozen=True):
     drainer: str
 
 
+class FollowerAsleep(Event, frozen=True):
+    """Who follows the events of a glob has read everything and waits for more."""
+
+    on: str
+
+
 class Telemetry:
     """Passes events on to whoever asked for their type."""
 

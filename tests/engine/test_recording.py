@@ -23,7 +23,7 @@ from ostinato.engine.registry import Registry
 from ostinato.errors import AppendOnly, ConfigError, InvalidInput, InvalidOption, LedgerMoved, UnknownEvent
 from ostinato.model.event import Event
 from ostinato.resources import events
-from ostinato.telemetry import DrainerAsleep, EventsPruned, NotificationReceived, RunCompleted
+from ostinato.telemetry import EventsPruned, FollowerAsleep, NotificationReceived, RunCompleted
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp
 from tests.engine.databases import Database, notes
@@ -522,11 +522,11 @@ async def test_events_are_followed_as_they_are_recorded(app: App, make_app: Make
     await following.begin()
     async with make_app() as other, asyncio.timeout(15):
         first = asyncio.create_task(anext(following))
-        await probe.next(DrainerAsleep, drainer="follow")
+        await probe.next(FollowerAsleep, on="price.*")
         await other.record("price.changed", 1, entity=("product", "1"), source="shop")
         assert (await first).payload == 1
         second = asyncio.create_task(anext(following))
-        await probe.next(DrainerAsleep, drainer="follow")
+        await probe.next(FollowerAsleep, on="price.*")
         await other.record_many("price.changed", [{"source": "else"}, {"entity": ("product", "2")}], source="shop")
         await other.record("stock.low", entity=("product", "1"), source="shop")
         await other.record("price.changed", 2, entity=("product", "1"), source="shop")
@@ -571,7 +571,7 @@ async def test_who_follows_survives_the_loss_of_all_connections(
             following = app.events.follow()
             for number in range(2):
                 seen = asyncio.create_task(anext(following))
-                await probe.next(DrainerAsleep, drainer="follow")
+                await probe.next(FollowerAsleep, on="**")
                 postgres_database.query(f"select pg_terminate_backend(pid) from {others}")
                 postgres_database.query(f"""select ostinato_record('{{"type": "it.happened", "payload": {number}}}')""")
                 assert (await seen).payload == number

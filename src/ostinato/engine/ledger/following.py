@@ -13,7 +13,7 @@ from ...errors import InvalidOption, LedgerMoved, StoreUnavailable
 from ...model.event import Event, Page, Place, Position
 from ...model.glob import GlobIndex, checked
 from ...store.ports import LEDGER, Store
-from ...telemetry import DrainerAsleep, StoreTroubled
+from ...telemetry import FollowerAsleep, StoreTroubled
 from ..alarm import Alarm
 from ..wakeups import Wakeups
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..site import Site
 
 FOLLOW = "follow"
-"""What one who follows is called in telemetry, where drainers have their names."""
+"""What one who follows is called where services have their names."""
 
 BEGINNING = "beginning"
 NOW = "now"
@@ -199,8 +199,8 @@ class Following:
                 return
             pause = min(pause * 1.5, LONGEST_BRISK_POLL)
         if not await reader.anything():
-            if self._site.telemetry.wants(DrainerAsleep):
-                self._site.telemetry.announce(DrainerAsleep(drainer=FOLLOW))
+            if self._site.telemetry.wants(FollowerAsleep):
+                self._site.telemetry.announce(FollowerAsleep(on=self._on))
             await recorded.wait(wakeups.poll_interval(self._site.settings.poll))
 
     def _wants(self, event: Event) -> bool:
