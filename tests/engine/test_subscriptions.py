@@ -12,15 +12,16 @@ from msgspec import Struct
 from pydantic import BaseModel
 
 from ostinato import App, ConfigError, InvalidInput, UnknownFunction
-from ostinato.engine.ledger import catching_up
+from ostinato.engine.ledger import catching_up, dispatching
 from ostinato.engine.ledger.dispatching import Dispatcher
 from ostinato.errors import StoreUnavailable, UnknownSubscription
 from ostinato.model.event import NOT_CAUGHT_UP, Event
+from ostinato.model.filter import compile_filter
 from ostinato.model.view import SubscriptionView
 from ostinato.telemetry import SubscriptionCaughtUp
 from ostinato.testing import Clock, Probe
 from tests.engine.conftest import MakeApp
-from tests.engine.ledger import an_event, record, runs_of
+from tests.engine.ledger import an_event, record, runs_of, subscribe
 
 PRICE = {"delta": 7}
 
@@ -392,6 +393,30 @@ async def test_adding_and_removing(app: App, make_app: MakeApp):
             await elsewhere.subscriptions.add("b", "anything", name="other")
             seen += [len((await dispatcher.refresh()).of(_now(kind))) for kind in "ab"]
     assert seen == [1, 0, 1]
+
+
+async def test_only_what_has_changed_is_compiled(app: App, monkeypatch: pytest.MonkeyPatch):
+    """Compiling a filter takes a while, there may be thousands, and whoever drains holds a lock meanwhile. What there
+    is at first is compiled before."""
+    with_functions(app)
+    compiled: list[str] = []
+
+    def counted(text: str) -> Any:
+        compiled.append(text)
+        return compile_filter(text)
+
+    monkeypatch.setattr(dispatching, "compile_filter", counted)
+    await subscribe(app, "one", "a", "anything", filter="event.payload.n == 1")
+    await subscribe(app, "two", "a", "anything", filter="event.payload.n == 2", mapper={"n": "$.payload.n"})
+    async with app._site.store() as store:
+        dispatcher = Dispatcher(store, app._site.door, app.registry.functions)
+        await dispatcher.prepare()
+        assert 2 == len(compiled)
+        await subscribe(app, "two", "a", "anything", filter="event.payload.n == 3", mapper={"n": "$.payload.n"})
+        await subscribe(app, "three", "a", "anything", filter="true")
+        matching = await dispatcher.refresh()
+    assert ["true", "event.payload.n == 3"] == compiled[2:]
+    assert ["one", "three", "two"] == [each.given.name for each in matching.of(_now("a"))]
 
 
 def _now(kind: str) -> Event:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ostinato import ConfigError
+from ostinato.model import filter as filters
 from ostinato.model.event import Event, Unsuitable
 from ostinato.model.filter import compile_filter
 
@@ -174,6 +175,7 @@ def test_the_extra_is_named_when_it_is_missing(monkeypatch: pytest.MonkeyPatch):
     for name in [name for name in sys.modules if name.startswith("cel_expr_python")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cel_expr_python", None)
+    monkeypatch.setattr(filters, "_environment", filters._environment.__wrapped__)  # which is made once
     with pytest.raises(ConfigError) as refused:
         compile_filter("true")
     assert str(refused.value) == "filters need CEL: pip install 'ostinato[cel]'"

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -98,7 +99,9 @@ def _check_fields(text: str, paths: set[tuple[str, ...]]) -> None:
         raise ConfigError(f"filter {text!r}: an event has no {name!r}; {remedy}")
 
 
+@cache
 def _environment(*, optional: bool = False) -> _Environment:
+    """Made once: making one costs several times what compiling a filter does."""
     try:
         cel = import_module("cel_expr_python.cel")
         extensions = [import_module("cel_expr_python.ext.ext_optional").ExtOptional()] if optional else []

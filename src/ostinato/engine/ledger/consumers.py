@@ -131,6 +131,9 @@ class Handled:
         self._spec, self._store, self._door = spec, store, door
         self._index = GlobIndex([(spec.glob, True)])
 
+    async def prepare(self) -> None:
+        """There is nothing to prepare."""
+
     async def consume(self, transaction: Transaction, page: Page) -> Consumed:
         if events := [event for event in page.events if self._concerns(event)]:
             tx = Tx(transaction, self._door, self._store.views)

@@ -45,6 +45,10 @@ def compiled(subscription: Subscription) -> Compiled:
         return Compiled(subscription, _refusing(str(error)), _payload)
 
 
+def _compiled_once(subscription: Subscription, known: Compiled | None) -> Compiled:
+    return known if known is not None and known.given == subscription else compiled(subscription)
+
+
 def _accepts_all(event: Event) -> bool:
     return True
 
@@ -61,10 +65,13 @@ def _refusing(message: str) -> Callable[[Event], bool]:
 
 
 class Matching:
-    """All subscriptions that are switched on, found by an event's type."""
+    """All subscriptions that are switched on, found by an event's type. What has not changed since `earlier` is not
+    compiled again."""
 
-    def __init__(self, subscriptions: Sequence[Subscription]) -> None:
-        switched_on = [compiled(each) for each in subscriptions if each.enabled]
+    def __init__(self, subscriptions: Sequence[Subscription], earlier: Matching | None = None) -> None:
+        known = earlier._compiled if earlier is not None else {}
+        switched_on = [_compiled_once(each, known.get(each.name)) for each in subscriptions if each.enabled]
+        self._compiled: dict[str, Compiled] = {each.given.name: each for each in switched_on}
         self._index = GlobIndex([(each.given.glob, each) for each in switched_on])
         self.ordered = [each.given.name for each in switched_on if each.given.ordered]
 
@@ -192,6 +199,11 @@ class Dispatcher:
         self._matching = Matching(())
         self._known: frozenset[str] = frozenset()
 
+    async def prepare(self) -> None:
+        """Compiles all there is once before a pass begins, which holds the only write lock on SQLite."""
+        if self._version is None:
+            await self.refresh()
+
     async def consume(self, transaction: Transaction, page: Page) -> Consumed:
         ordered = (await self.refresh(transaction)).ordered
         blocked = await self._store.blocked(transaction, ordered) if ordered else set()
@@ -222,6 +234,6 @@ class Dispatcher:
         version, functions = await self._store.bearings(transaction)
         if version != self._version:
             subscriptions = await self._store.views.subscriptions()
-            self._matching, self._version = Matching(subscriptions), version
+            self._matching, self._version = Matching(subscriptions, self._matching), version
         self._known = frozenset([*functions, *self._functions])
         return self._matching

@@ -46,6 +46,9 @@ class Consumer(Protocol):
 class Selective(Consumer, Protocol):
     """A consumer that knows which events concern it."""
 
+    async def prepare(self) -> None:
+        """Called before a pass, while nothing is held."""
+
     async def reach(self, transaction: Transaction, events: Sequence[Event]) -> int:
         """How many of the events to deal with at a time: one that concerns it, or those before the next that does."""
 
@@ -109,6 +112,7 @@ class Draining:
     async def step(self) -> Drained:
         """One pass. Raises `Halted` at the culprit."""
         reach = self._consumer.reach if self._alone else None
+        await self._consumer.prepare()
         try:
             drained = await drain_page(
                 self._store, self.name, self._consumer, limit=self._batch, reach=reach, ring=self._ring
