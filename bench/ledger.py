@@ -29,11 +29,12 @@ class Recorder(Contender, Protocol):
 class Dispatching(Recorder, Protocol):
     """One that starts functions from events, too."""
 
-    async def subscribe(self, count: int) -> None:
-        """Make so many subscriptions, each to types of its own."""
+    async def subscribe(self, count: int, *, filtered: bool) -> None:
+        """Make so many subscriptions, each to types of its own; with filters, which want one event in a hundred."""
 
-    async def fill(self, numbers: Sequence[int], subscriptions: int) -> None:
-        """Record events of which one in a hundred matches one of so many subscriptions."""
+    async def fill(self, numbers: Sequence[int], subscriptions: int, *, filtered: bool) -> None:
+        """Record events of which one in a hundred matches one of so many subscriptions. Where those have filters, each
+        event is of a type that one of them means."""
 
     async def drain(self) -> int:
         """Drain the ledger, and count the events."""
@@ -72,12 +73,14 @@ async def record_in_bulk(task: "Task", control: "Control") -> "Result":
 
 async def fill_ledger(task: "Task", control: "Control") -> "Result":
     """The backlog, and the subscriptions that part of it matches."""
-    count, batch, subscriptions = (task.options[name] for name in ("count", "batch", "subscriptions"))
+    count, batch, subscriptions, filtered = (
+        task.options[name] for name in ("count", "batch", "subscriptions", "filtered")
+    )
     async with cast(Dispatching, task.make()) as ledger:
         await control.ready()
-        await ledger.subscribe(subscriptions)
+        await ledger.subscribe(subscriptions, filtered=filtered)
         for first in range(0, count, batch):
-            await ledger.fill(range(first, min(count, first + batch)), subscriptions)
+            await ledger.fill(range(first, min(count, first + batch)), subscriptions, filtered=filtered)
         return {"recorded": await ledger.recorded()}
 
 

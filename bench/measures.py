@@ -188,6 +188,10 @@ def draining_the_ledger(store: StoreName, sizes: Sizes, bar: Bar) -> list[Measur
             "ledger-drain-many", store, f"drain {sizes.ledger:,} events against 1,000 subscriptions", RATE,
             samples.drain_ledger_against_many, (LEDGER,), comparisons,
         ),
+        Measure(
+            "ledger-drain-filters", store, f"drain {sizes.ledger:,} events against 1,000 subscriptions with filters",
+            RATE, samples.drain_ledger_through_filters, (LEDGER,), (Comparison("rate", LEDGER, None, None),),
+        ),
     ]  # fmt: skip
 
 

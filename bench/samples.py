@@ -168,10 +168,12 @@ def _check_all_recorded(entrant: Entrant, result: Result, count: int) -> None:
         raise AssertionError(f"{entrant.label} has {result['recorded']} events of the {count} it was given")
 
 
-async def drain_ledger(arena: Arena, entrant: Entrant, sizes: Sizes, *, subscriptions: int = 1) -> Sample:
+async def drain_ledger(
+    arena: Arena, entrant: Entrant, sizes: Sizes, *, subscriptions: int = 1, filtered: bool = False
+) -> Sample:
     """One event in a hundred matches one of the subscriptions, and starts a run."""
     async with arena.fresh(entrant.contender) as url:
-        options = {"count": sizes.ledger, "batch": sizes.batch, "subscriptions": subscriptions}
+        options = {"count": sizes.ledger, "batch": sizes.batch, "subscriptions": subscriptions, "filtered": filtered}
         _check_all_recorded(entrant, await perform(entrant.task(arena, url, "fill_ledger", **options)), sizes.ledger)
         await arena.settle(url)
         result = await perform(entrant.task(arena, url, "drain_ledger"))
@@ -182,6 +184,11 @@ async def drain_ledger(arena: Arena, entrant: Entrant, sizes: Sizes, *, subscrip
 
 async def drain_ledger_against_many(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
     return await drain_ledger(arena, entrant, sizes, subscriptions=1000)
+
+
+async def drain_ledger_through_filters(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    """Each event is put before the filter of one subscription, which wants one in a hundred."""
+    return await drain_ledger(arena, entrant, sizes, subscriptions=1000, filtered=True)
 
 
 async def dispatch(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:

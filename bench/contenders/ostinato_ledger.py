@@ -8,6 +8,7 @@ from bench.contenders.ostinato import Ostinato
 from bench.ledger import MATCHING
 
 RUNNER = "workflow_runner"
+FILTER = f"event.payload.n % {MATCHING} == 0"
 
 
 class OstinatoLedger(Ostinato):
@@ -28,19 +29,22 @@ class OstinatoLedger(Ostinato):
         async with self._app.transaction() as tx:
             return int(await tx.fetchval(f"select count(*) from {table}"))
 
-    async def subscribe(self, count: int) -> None:
+    async def subscribe(self, count: int, *, filtered: bool) -> None:
         async with self._app.worker():  # so that the database knows the function
             pass
         for number in range(count):
-            await self._app.subscriptions.add(f"topic{number}.*", "noted", name=f"topic {number}")
+            await self._app.subscriptions.add(
+                f"topic{number}.*", "noted", name=f"topic {number}", filter=FILTER if filtered else None
+            )
 
-    async def fill(self, numbers: Sequence[int], subscriptions: int) -> None:
+    async def fill(self, numbers: Sequence[int], subscriptions: int, *, filtered: bool) -> None:
         """In the order of the types, which is as good as any: what a page costs does not depend on it."""
-        await self._record("noise.heard", [n for n in numbers if n % MATCHING])
-        matching = [n for n in numbers if not n % MATCHING]
+        meant = numbers if filtered else [n for n in numbers if not n % MATCHING]
+        if not filtered:
+            await self._record("noise.heard", [n for n in numbers if n % MATCHING])
         for topic in range(min(subscriptions, 10)):
-            number = (matching[0] // MATCHING + topic * 97) % subscriptions
-            await self._record(f"topic{number}.changed", matching[topic :: min(subscriptions, 10)])
+            number = (meant[0] // MATCHING + topic * 97) % subscriptions
+            await self._record(f"topic{number}.changed", meant[topic :: min(subscriptions, 10)])
 
     async def _record(self, type_: str, numbers: Sequence[int]) -> None:
         await self._app.record_many(
