@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-import shutil
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,48 +11,9 @@ from ostinato import App
 from ostinato.config import Settings
 from ostinato.store.ports import Store
 from ostinato.store.sqlite import SqliteStore
-from ostinato.testing.postgres import PostgresServers
 from ostinato.testing.probe import Probe
-from tests.engine.databases import NOTES, Database, PostgresDatabase, SqliteDatabase
+from tests.engine.databases import Database
 from tests.integrations.libraries import LIBRARIES, Library
-
-PREFERRED = 16
-TEMPLATE = f"integrations_{secrets.token_hex(4)}"
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres_server: PostgresServers) -> Iterator[Any]:
-    """A server with a database that has the schema and the user's table."""
-    versions = postgres_server.versions
-    server = postgres_server(PREFERRED if PREFERRED in versions else max(versions))
-    prepare(PostgresDatabase(server.create_database(TEMPLATE)))
-    yield server
-    server.drop_database(TEMPLATE)
-
-
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("integrations") / "template.db"
-    prepare(SqliteDatabase(f"sqlite:///{path}"))
-    return path
-
-
-def prepare(database: Database) -> None:
-    asyncio.run(App(database.url).migrations().up())
-    database.query(NOTES)
-
-
-@pytest.fixture
-def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
-    path = tmp_path / "radio.db"
-    shutil.copy(sqlite_template, path)
-    return SqliteDatabase(f"sqlite:///{path}")
-
-
-@pytest.fixture
-def postgres_database(postgres_template: Any) -> Iterator[Database]:
-    with postgres_template.temporary_database(TEMPLATE) as url:
-        yield PostgresDatabase(url)
 
 
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name.replace(" ", "-"))

@@ -25,8 +25,8 @@ from ostinato.errors import ConfigError, NotMigrated, StoreUnavailable, Transact
 from ostinato.integrations.connections import caller_of
 from ostinato.sync import Client
 from ostinato.testing.postgres import PostgresServers
+from tests.conftest import PostgresTemplate
 from tests.engine.databases import Database, PostgresDatabase, notes, states
-from tests.integrations.conftest import TEMPLATE
 from tests.integrations.djangos import configured
 from tests.integrations.libraries import LIBRARIES, Held, Library, async_engine_on, engine_on, path_of
 from tests.integrations.scenes import Scene, done, play
@@ -272,9 +272,11 @@ async def refusal(library: Library, app: App, url: str) -> str:
 
 
 @only_postgres
-async def test_a_connection_to_another_database_is_refused(app: App, library: Library, postgres_template: Any):
+async def test_a_connection_to_another_database_is_refused(
+    app: App, library: Library, postgres_template: PostgresTemplate
+):
     """Though it has the same tables: what is enqueued there would never be found."""
-    with postgres_template.temporary_database(TEMPLATE) as url:
+    with postgres_template.copy() as url:
         told = await refusal(library, app, url)
         assert PostgresDatabase(url).query("select count(*) from ostinato_runs") == [(0,)]
     mine, other = (conninfo_to_dict(each)["dbname"] for each in (app.settings.url, url))
@@ -282,14 +284,16 @@ async def test_a_connection_to_another_database_is_refused(app: App, library: Li
 
 
 async def test_a_database_of_the_same_name_on_another_server_is_refused(
-    postgres_server: PostgresServers, postgres_template: Any
+    postgres_server: PostgresServers, postgres_template: PostgresTemplate
 ):
     """Names are not enough."""
-    other = next((each for each in postgres_server.versions if postgres_server(each) is not postgres_template), None)
+    other = next(
+        (each for each in postgres_server.versions if postgres_server(each) is not postgres_template.server), None
+    )
     if other is None:
         pytest.skip("there is only one PostgreSQL server here")
     name = f"twin_{secrets.token_hex(4)}"
-    servers = [postgres_template, postgres_server(other)]
+    servers = [postgres_template.server, postgres_server(other)]
     here, there = (server.create_database(name) for server in servers)
     try:
         await App(here).migrations().up()
@@ -378,9 +382,9 @@ def test_a_connection_that_is_closed_is_refused(postgres_database: Database):
             enqueue(app, connection)
 
 
-def test_a_database_without_our_tables_is_refused(postgres_template: Any, tmp_path: Path):
+def test_a_database_without_our_tables_is_refused(postgres_template: PostgresTemplate, tmp_path: Path):
     """With what to do about it."""
-    with postgres_template.temporary_database() as url:
+    with postgres_template.server.temporary_database() as url:
         app = App(url)
         app.function(name="mail")(lambda: None)
         for connect in (psycopg.connect, psycopg2.connect):
