@@ -103,7 +103,7 @@ async def _take_all(options: argparse.Namespace, sizes: Sizes, results: Results,
     _stop_at_sigterm()
     chosen = [measure for measure in measures(sizes) if _chosen(options, measure)]
     if any(measure.beside_peers for measure in chosen):
-        await _prepare_peers(options, results)
+        await _prepare_peers(options, chosen, results)
     for store, open_arena in ARENAS.items():
         here = [measure for measure in chosen if measure.store == store]
         with_claims = store == "postgres" and options.store in (None, store) and _named(options, CLAIMS)
@@ -135,10 +135,12 @@ def _named(options: argparse.Namespace, key: str) -> bool:
     return options.only is None or any(key == only or key.startswith(f"{only}-") for only in options.only)
 
 
-async def _prepare_peers(options: argparse.Namespace, results: Results) -> None:
+async def _prepare_peers(options: argparse.Namespace, chosen: Sequence[Measure], results: Results) -> None:
     """Build the environments that are missing, before anything is measured; one that cannot be had is left out."""
+    entrants = [entrant for measure in chosen for entrant in measure.entrants if _enters(options, entrant)]
+    needed = {entrant.peer.name for entrant in entrants if entrant.peer}
     for peer in PEERS:
-        if peer.name in options.peers and peer.name not in options.without:
+        if peer.name in needed:
             try:
                 results.environment[f"peer: {peer.label}"] = await asyncio.to_thread(peer.prepare)
             except PeerUnavailable as error:
@@ -167,8 +169,9 @@ async def _take(arena: Arena, measure: Measure, sizes: Sizes, options: argparse.
 
 
 def _enters(options: argparse.Namespace, entrant: Entrant) -> bool:
-    chosen = entrant.peer is None or entrant.peer.name in options.peers
-    return chosen and entrant.contender not in options.without
+    if entrant.peer is not None:
+        return entrant.peer.name in options.peers and entrant.peer.name not in options.without
+    return entrant.contender not in options.without
 
 
 def _leave_out(entrant: Entrant, measure: Measure, why: str, results: Results) -> None:

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import IO, Any, Self
 
-from bench.peers import BY_NAME, complaint
+from bench.peers import complaint, peer_of
 from bench.roles import Result, Task
 
 LINE_LIMIT = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ class Child:
         self.task = task
         self._process = process
         self._errors = errors
-        self._timeout = PEER_TIMEOUT if task.contender in BY_NAME else TIMEOUT
+        self._timeout = PEER_TIMEOUT if peer_of(task.contender) else TIMEOUT
 
     @classmethod
     async def start(cls, task: Task) -> Self:
@@ -95,8 +95,8 @@ class Child:
 
 
 def _program(contender: str) -> tuple[list[str], dict[str, str]]:
-    if contender in BY_NAME:
-        return BY_NAME[contender].command, BY_NAME[contender].variables
+    if peer := peer_of(contender):
+        return peer.command, peer.variables
     return [sys.executable, "-m", "bench.child"], {}
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from bench import samples
 from bench.arenas import Arena
 from bench.contenders import StoreName
-from bench.peers import PEERS
+from bench.peers import PEERS, WORKFLOWS
 from bench.samples import Entrant, Sample
 from bench.sizes import Sizes
+from bench.workflows import STEPS
 
 OSTINATO = Entrant("ostinato", "ostinato")
 OSTINATO_QUIET = Entrant("ostinato, no wake-ups", "ostinato", wake_ups=False)
@@ -17,9 +18,13 @@ BARE_QUIET = Entrant("bare loop, no wake-ups", "bare", wake_ups=False)
 BARE_JSON = Entrant("bare loop, one JSON parameter", "bare-json", wake_ups=False)
 LEDGER = Entrant("ostinato", "ostinato-ledger")
 BARE_EVENTS = Entrant("bare inserts", "bare-events")
-PEER_ENTRANTS = tuple(Entrant(peer.label, peer.name, peer=peer) for peer in PEERS)
+FLOWS = Entrant("ostinato", "ostinato-workflows")
+SLEEPERS = Entrant("ostinato", "ostinato-sleepers")
+BARE_FLOWS = Entrant("bare group commit", "bare-workflows")
+PEER_ENTRANTS = tuple(Entrant(peer.label, peer.name, peer=peer) for peer in PEERS if peer.queues)
+PEER_FLOWS = tuple(Entrant(peer.label, f"{peer.name}{WORKFLOWS}", peer=peer) for peer in PEERS if peer.workflow_share)
 
-LESS_IS_BETTER = ("p50_ms", "p99_ms", "rss_mb")
+LESS_IS_BETTER = ("p50_ms", "p99_ms", "max_ms", "rss_mb", "peak_mb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,9 @@ PEERS_KEY = "peers-"
 
 RATE = {"rate": "/s"}
 DRAIN = RATE | {"rss_mb": "MB", "startup_seconds": "s to the first run"}
+FLOW_RATES = {"rate": "workflows/s", "step_rate": "steps/s", "rss_mb": "MB"}
+LATENESS = {"p50_ms": "ms late p50", "p99_ms": "ms late p99", "max_ms": "ms late at most"}
+LATENESS |= {"rss_mb": "MB asleep", "peak_mb": "MB at most"}
 PICK_UP = {"p50_ms": "ms p50", "p99_ms": "ms p99", "after_commit_p50_ms": "ms p50 after the commit"}
 
 WORKER_MEMORY = Comparison("rss_mb", OSTINATO, None, Bar(at_most=100))
@@ -94,12 +102,16 @@ def measures(sizes: Sizes) -> list[Measure]:
         *recording("postgres", sizes, Bar(at_least=0.4)),
         *draining_the_ledger("postgres", sizes, Bar(at_least=20_000)),
         dispatching("postgres", sizes, Bar(at_most=25)),
+        flowing("postgres", sizes, Bar(at_least=0.2)),
+        *sleeping("postgres", sizes),
         *enqueueing("sqlite", sizes, singly=None, in_bulk=None),
         *draining("sqlite", sizes, Bar(at_least=0.4)),
         picking_up("sqlite", None),
         *recording("sqlite", sizes, Bar(at_least=0.4)),
         *draining_the_ledger("sqlite", sizes, Bar(at_least=20_000)),
         dispatching("sqlite", sizes, Bar(at_most=25)),
+        flowing("sqlite", sizes, Bar(at_least=0.2)),
+        *sleeping("sqlite", sizes),
         *beside_peers(),
     ]
 
@@ -203,6 +215,30 @@ def dispatching(store: StoreName, sizes: Sizes, bar: Bar) -> Measure:
     )  # fmt: skip
 
 
+def flowing(store: StoreName, sizes: Sizes, bar: Bar) -> Measure:
+    """The bare code commits each step before the next one too, and shares its commits between workflows."""
+    title = f"run {sizes.workflows:,} workflows of {len(STEPS)} no-op steps"
+    comparisons = (Comparison("rate", FLOWS, BARE_FLOWS, bar), Comparison("rss_mb", FLOWS, None, Bar(at_most=100)))
+    return Measure("workflows", store, title, FLOW_RATES, samples.workflows, (FLOWS, BARE_FLOWS), comparisons)
+
+
+def sleeping(store: StoreName, sizes: Sizes) -> list[Measure]:
+    """By and by each has to wake in time; all at once there is work to do first."""
+    memory = Comparison("peak_mb", SLEEPERS, None, Bar(at_most=150))
+    return [
+        Measure(
+            "sleepers", store, f"{sizes.sleepers:,} sleepers, due over {sizes.sleepers_spread:g} s", LATENESS,
+            samples.sleepers_by_and_by, (SLEEPERS,),
+            (Comparison("max_ms", SLEEPERS, None, Bar(at_most=1000)), memory),
+        ),
+        Measure(
+            "sleepers-at-once", store, f"{sizes.sleepers:,} sleepers, due at once", LATENESS,
+            samples.sleepers, (SLEEPERS,),
+            (Comparison("max_ms", SLEEPERS, None, Bar(at_most=5000)), memory),
+        ),
+    ]  # fmt: skip
+
+
 def beside_peers() -> list[Measure]:
     """Ostinato and the peers in turn, each at the sizes that its speed allows; rates compare all the same."""
     return [
@@ -222,7 +258,23 @@ def beside_peers() -> list[Measure]:
             "pickup", "pick-up by an idle worker", {"p50_ms": "ms p50", "p99_ms": "ms p99"}, samples.pick_up,
             lambda entrant, sizes: f"{sizes.pick_ups:,}",
         ),
+        _flowing_beside_peers(),
     ]  # fmt: skip
+
+
+def _flowing_beside_peers() -> Measure:
+    """The bars are what 0.2 of the bare code came to when the peers were first looked at."""
+    bars = {"Absurd": Bar(at_least=15), "DBOS": Bar(at_least=40)}
+    return Measure(
+        f"{PEERS_KEY}workflows", "postgres", f"run workflows of {len(STEPS)} no-op steps", FLOW_RATES,
+        samples.workflows, (FLOWS, *PEER_FLOWS),
+        tuple(
+            Comparison(metric, FLOWS, entrant, bars.get(entrant.label) if metric == "rate" else None)
+            for metric in FLOW_RATES
+            for entrant in PEER_FLOWS
+        ),
+        lambda entrant, sizes: f"{entrant.workflows(sizes):,}",
+    )  # fmt: skip
 
 
 def _beside_peers(

@@ -8,7 +8,7 @@ from itertools import chain
 from rich.console import Console
 from rich.table import Table
 
-from bench.measures import LESS_IS_BETTER, OSTINATO, PEERS_KEY, Comparison, Measure
+from bench.measures import LESS_IS_BETTER, PEERS_KEY, Comparison, Measure
 from bench.results import Results, Round, Spread, compared, values
 from bench.samples import Entrant
 from bench.sizes import Sizes
@@ -56,16 +56,17 @@ def _peer_rows(measure: Measure, rounds: list[Round], sizes: Sizes) -> Iterator[
             if found := values(rounds, entrant, metric):
                 spread = Spread.of(found)
                 figures = (_number(spread.median), _range(spread), unit, str(len(found)))
-                compared_with_it = _standing_columns(metric, entrant, rounds)
+                compared_with_it = _standing_columns(measure, metric, entrant, rounds)
                 yield (measure.title, entrant.label, measure.size(entrant, sizes), *figures, *compared_with_it)
 
 
-def _standing_columns(metric: str, entrant: Entrant, rounds: list[Round]) -> tuple[str, str, str]:
-    ratios = compared(rounds, Comparison(metric, OSTINATO, entrant)) if entrant.peer else []
-    if not ratios:
-        return "", "", ""
-    spread = Spread.of(ratios)
-    return _number(spread.median), _range(spread), standing(metric, spread)
+def _standing_columns(measure: Measure, metric: str, entrant: Entrant, rounds: list[Round]) -> tuple[str, str, str]:
+    for comparison in measure.comparisons:
+        if (comparison.metric, comparison.baseline) == (metric, entrant) and (ratios := compared(rounds, comparison)):
+            spread = Spread.of(ratios)
+            against_the_bar = f"; {comparison.bar}: {verdict(comparison, spread)}" if comparison.bar else ""
+            return _number(spread.median), _range(spread), standing(metric, spread) + against_the_bar
+    return "", "", ""
 
 
 def standing(metric: str, ratio: Spread) -> str:

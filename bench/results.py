@@ -10,6 +10,7 @@ from typing import Any
 from bench.environment import Environment
 from bench.measures import Comparison
 from bench.samples import Entrant, Sample, Series
+from bench.sizes import Sizes
 
 Round = dict[str, Sample]
 
@@ -35,7 +36,7 @@ class Results:
     def filled_by(self, others: Iterable["Results"]) -> "Results":
         """This session with the measures that it lacks from others of the same sizes."""
         for other in others:
-            if other.sizes != self.sizes:
+            if Sizes(**other.sizes) != Sizes(**self.sizes):  # older sessions lack the sizes of newer measures
                 raise SystemExit(f"{other.command!r} measured other sizes than {self.command!r}")
             lacking = {name: rounds for name, rounds in other.rounds.items() if not self.rounds.get(name)}
             self.rounds |= lacking

@@ -11,14 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from bench.claims import measure_claims
 from bench.contenders import Contender, Handler, StoreName, Target, contender
 from bench.ledger import LEDGER_ROLES
+from bench.sleepers import SleepingContender
+from bench.workflows import STEPS, WorkflowContender
 
 Result = dict[str, Any]
 
+LOOK_SECONDS = 0.2
 WARM_UPS = 10  # before the clock starts: connecting and preparing are not what is measured
 
 
@@ -94,21 +97,31 @@ async def _enqueue_range(queue: Contender, count: int) -> None:
 
 async def drain(task: Task, control: Control) -> Result:
     """The backlog is there; the clock runs from the entry into the first handler to the last durable completion."""
-    count: int = task.options["count"]
-    tally = _Tally(count)
     async with task.make() as queue:
-        await control.ready()
-        called = time.monotonic_ns()
-        async with _working(queue, tally.handle):
-            await tally.all_handled.wait()
-            await queue.settled(count)
-            ended = time.monotonic_ns()
-            result = {
-                "seconds": (ended - tally.first_ns) / 1e9,
-                "startup_seconds": (tally.first_ns - called) / 1e9,
-                **memory(),
-            }
-            return result | {"completed": await queue.completed(), "handled": tally.handled}
+        return await _drain(queue, control, task.options["count"], calls=1)
+
+
+async def drain_workflows(task: Task, control: Control) -> Result:
+    """The same with workflows, which call the handler in each of their steps."""
+    async with cast(WorkflowContender, task.make()) as queue:
+        result = await _drain(queue, control, task.options["count"], calls=len(STEPS))
+        return result | {"steps": await queue.steps_completed()}
+
+
+async def _drain(queue: Contender, control: Control, count: int, *, calls: int) -> Result:
+    tally = _Tally(count * calls)
+    await control.ready()
+    called = time.monotonic_ns()
+    async with _working(queue, tally.handle):
+        await tally.all_handled.wait()
+        await queue.settled(count)
+        ended = time.monotonic_ns()
+        result = {
+            "seconds": (ended - tally.first_ns) / 1e9,
+            "startup_seconds": (tally.first_ns - called) / 1e9,
+            **memory(),
+        }
+        return result | {"completed": await queue.completed(), "handled": tally.handled}
 
 
 class _Tally:
@@ -163,6 +176,32 @@ async def send_now_and_then(task: Task, control: Control) -> Result:
         return {"sent_ns": sent, "acknowledged_ns": acknowledged}
 
 
+async def wake_sleepers(task: Task, control: Control) -> Result:
+    """Everybody sleeps before the first is due; the process and the database go by the same machine's clock."""
+    count, lead, spread = (task.options[name] for name in ("count", "lead", "spread"))
+    woken: dict[int, float] = {}
+    all_woken = asyncio.Event()
+
+    async def wake(n: int) -> None:
+        woken[n] = time.time()
+        if len(woken) == count:
+            all_woken.set()
+
+    async with cast(SleepingContender, task.make()) as queue, _working(queue, wake):
+        await control.ready()
+        first = time.time() + lead
+        due = {n: first + spread * n / count for n in range(count)}
+        await queue.put_to_sleep(due)
+        while (asleep := await queue.asleep()) < count and time.time() < first:  # noqa: ASYNC110 - it knows
+            await asyncio.sleep(LOOK_SECONDS)
+        sleeping = memory()
+        await all_woken.wait()
+        await queue.settled(count)
+        late = [1000 * (woken[n] - due[n]) for n in due]
+        memories = {"rss_mb": sleeping["rss_mb"], "peak_mb": memory()["peak_mb"]}
+        return {"asleep": asleep, "late_ms": late, "completed": await queue.completed(), **memories}
+
+
 async def work(task: Task, control: Control) -> Result:
     """A worker in the background of another measure, until told to stop."""
 
@@ -208,7 +247,7 @@ def memory() -> dict[str, float]:
 ROLES: dict[str, Role] = {
     role.__name__: role
     for role in (
-        migrate, enqueue_singly, enqueue_in_bulk, produce, drain, pick_up, send_now_and_then, work, measure_claims,
-        *LEDGER_ROLES,
+        migrate, enqueue_singly, enqueue_in_bulk, produce, drain, drain_workflows, pick_up, send_now_and_then, work,
+        wake_sleepers, measure_claims, *LEDGER_ROLES,
     )
 }  # fmt: skip

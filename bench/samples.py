@@ -10,6 +10,8 @@ from bench.ledger import MATCHING
 from bench.peers import Peer
 from bench.roles import WARM_UPS, Result, Task
 from bench.sizes import Sizes
+from bench.sleepers import lateness
+from bench.workflows import STEPS
 
 Sample = dict[str, float]
 Series = dict[str, list[int]]
@@ -37,6 +39,9 @@ class Entrant:
 
     def drain(self, sizes: Sizes) -> int:
         return int(sizes.drain * self.peer.drain_share) if self.peer else sizes.drain
+
+    def workflows(self, sizes: Sizes) -> int:
+        return int(sizes.workflows * self.peer.workflow_share) if self.peer else sizes.workflows
 
 
 async def enqueue_singly(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
@@ -85,6 +90,24 @@ def _check_all_ran_once(entrant: Entrant, result: Result, count: int) -> None:
     """A figure of work that was not done is no figure."""
     if not result["completed"] == result["handled"] == count:
         raise AssertionError(f"{entrant.label} completed {result['completed']} and ran {result['handled']} of {count}")
+
+
+async def workflows(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    count = entrant.workflows(sizes)
+    async with arena.fresh(entrant.contender) as url:
+        options = {"count": count, "batch": entrant.batch(sizes), "warm_up": 0}
+        filled = await perform(entrant.task(arena, url, "enqueue_in_bulk", **options))
+        _check_all_wait(entrant, filled, count)
+        await arena.settle(url)
+        result = await perform(entrant.task(arena, url, "drain_workflows", count=count))
+    steps = len(STEPS) * count
+    if not (result["completed"], result["handled"], result["steps"]) == (count, steps, steps):
+        raise AssertionError(
+            f"{entrant.label} completed {result['completed']} of {count} workflows, "
+            f"ran {result['handled']} and stored {result['steps']} of {steps} steps"
+        )
+    rates = {"rate": count / result["seconds"], "step_rate": steps / result["seconds"]}
+    return rates | {name: result[name] for name in ("startup_seconds", "rss_mb", "peak_mb")}
 
 
 async def pick_up(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
@@ -208,6 +231,25 @@ async def dispatch(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
     if result["started"] != count:
         raise AssertionError(f"{entrant.label} started {result['started']} runs for {count} events")
     return _latencies(sent, result["entered_ns"])
+
+
+async def sleepers(arena: Arena, entrant: Entrant, sizes: Sizes, *, spread: float = 0.0) -> Sample:
+    """Everybody sleeps before the first is due, or it would be another figure."""
+    async with arena.fresh(entrant.contender) as url:
+        await arena.settle(url)
+        options = {"count": sizes.sleepers, "lead": sizes.sleepers_lead, "spread": spread}
+        result = await perform(entrant.task(arena, url, "wake_sleepers", **options))
+    if not result["asleep"] == result["completed"] == sizes.sleepers:
+        raise AssertionError(
+            f"{entrant.label} had {result['asleep']} asleep and completed {result['completed']} of {sizes.sleepers}"
+        )
+    if (earliest := min(result["late_ms"])) < 0:
+        raise AssertionError(f"{entrant.label} woke somebody {-earliest:.1f} ms too early")
+    return lateness(result["late_ms"]) | {name: result[name] for name in ("rss_mb", "peak_mb")}
+
+
+async def sleepers_by_and_by(arena: Arena, entrant: Entrant, sizes: Sizes) -> Sample:
+    return await sleepers(arena, entrant, sizes, spread=sizes.sleepers_spread)
 
 
 async def claims(arena: Arena, entrant: Entrant, sizes: Sizes) -> dict[str, Series]:

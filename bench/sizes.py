@@ -24,6 +24,10 @@ class Sizes:
     ledger: int = 100_000
     dispatches: int = 1_000
     dispatch_rate: int = 100
+    workflows: int = 20_000
+    sleepers: int = 10_000
+    sleepers_lead: float = 15.0
+    sleepers_spread: float = 10.0
 
 
 FULL = Sizes()
@@ -39,4 +43,8 @@ QUICK = Sizes(
     pinned_runs=3_000,
     ledger=20_000,
     dispatches=200,
+    workflows=4_000,
+    sleepers=2_000,
+    sleepers_lead=4.0,
+    sleepers_spread=2.0,
 )

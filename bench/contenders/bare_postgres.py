@@ -131,6 +131,9 @@ class BarePostgres:
 
     async def _run(self, job_id: int, payload: str, handle: Handler) -> None:
         await handle(json.loads(payload)["n"])
+        self._finish(job_id)
+
+    def _finish(self, job_id: int) -> None:
         self._finished.append(job_id)
         self._free += 1
         self._something_finished.set()

@@ -137,7 +137,7 @@ class BareSqlite:
 
     def _connect(self) -> sqlite3.Connection:
         path = self.target.url.removeprefix(PATH_PREFIX)
-        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        connection = sqlite3.connect(path, isolation_level=None, timeout=5.0, check_same_thread=False)
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         return connection

@@ -1,4 +1,4 @@
-"""DBOS: an asynchronous workflow without steps on a queue, enqueued from outside by its client.
+"""DBOS: an asynchronous workflow on a queue, without steps or with them, enqueued from outside by its client.
 
 - `DBOSClient.enqueue` for a process that only enqueues (docs.dbos.dev: python/reference/client). It is
   synchronous inside; its asynchronous form is the same in a thread, which is slower when calls come one by one.
@@ -22,6 +22,7 @@ from dbos import DBOS, DBOSClient
 
 from bench.contenders import Handler, Target
 from bench.contenders.polling import until
+from bench.workflows import STEPS
 
 APPLICATION = "bench"
 VERSION = "1"
@@ -99,3 +100,23 @@ class Dbos:
     def _ask(self, query: str, **arguments: Any) -> Any:
         with self._engine.connect() as connection:
             return connection.execute(sqlalchemy.text(query), arguments).scalar()
+
+
+class DbosWorkflows(Dbos):
+    """A workflow with steps: `DBOS.step` on the function that each of them calls (python/tutorials/step-tutorial)."""
+
+    async def work(self, handle: Handler) -> None:
+        @DBOS.step(name="step")
+        async def step(n: int) -> None:
+            await handle(n)
+
+        @DBOS.workflow(name=WORKFLOW)
+        async def steps(n: int) -> None:
+            for _ in STEPS:
+                await step(n)
+
+        await self._launch()
+        await asyncio.Event().wait()
+
+    async def steps_completed(self) -> int:
+        return int(self._ask("select count(*) from dbos.operation_outputs where error is null"))

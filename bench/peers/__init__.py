@@ -26,9 +26,10 @@ class PeerUnavailable(Exception):
 class Peer:
     """A library that is measured beside Ostinato.
 
-    The shares say how much of a session's bulk and drain a slow one is given. The reasons are printed where
-    Ostinato turns out to be behind it, in `single`, `bulk`, `drain`, `memory` or `pickup`. They are differences read in
-    its code, not causes that were measured.
+    The shares say how much of a session's bulk, drain and workflows a slow one is given; without any of the workflows,
+    it has none. One that is not measured as a queue takes part in the workflows alone. The reasons are printed where
+    Ostinato turns out to be behind it, in `single`, `bulk`, `drain`, `workflows`, `memory` or `pickup`. They are
+    differences read in its code, not causes that were measured.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Peer:
     batch: int
     bulk_share: float = 1.0
     drain_share: float = 1.0
+    workflow_share: float = 0.0
+    queues: bool = True
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -199,7 +202,11 @@ PEERS: tuple[Peer, ...] = (
         "procrastinate", "Procrastinate", "procrastinate", batch=1_000, bulk_share=0.2, drain_share=0.1,
         reasons={"pickup": NOTIFIES_ALWAYS},
     ),
-    PythonPeer("dbos", "DBOS", "dbos", batch=1_000, bulk_share=0.02, drain_share=0.1),
+    PythonPeer("dbos", "DBOS", "dbos", batch=1_000, bulk_share=0.02, drain_share=0.1, workflow_share=0.05),
+    PythonPeer(
+        "absurd", "Absurd", "absurd-sdk", batch=1_000, workflow_share=0.1, queues=False,
+        reasons={"memory": "It runs 20 workflows at a time here, and Ostinato 500."},
+    ),
     PythonPeer("awa", "awa", "awa-pg", batch=10_000),
     PythonPeer(
         "oban", "Oban", "oban", batch=10_000, bulk_share=0.1, drain_share=0.25, python=(3, 12),
@@ -217,3 +224,9 @@ PEERS: tuple[Peer, ...] = (
     ),
 )  # fmt: skip
 BY_NAME = {peer.name: peer for peer in PEERS}
+WORKFLOWS = "-workflows"
+
+
+def peer_of(contender: str) -> Peer | None:
+    """The peer in whose environment a contender runs: it has the peer's name, or that and what it does."""
+    return BY_NAME.get(contender.removesuffix(WORKFLOWS))
