@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         RetryAfter,
         RunCancelled,
         RunFailed,
+        StepFailed,
         StoreUnavailable,
         UnknownFunction,
     )
     from .function import Function
+    from .model.cancelling import CancelOn
     from .model.event import Event
     from .model.retry import Retry
     from .resources.runs import Handle
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "Cancel",
+    "CancelOn",
     "ConfigError",
     "Event",
     "Fatal",
@@ -54,6 +57,7 @@ __all__ = [
     "Run",
     "RunCancelled",
     "RunFailed",
+    "StepFailed",
     "StoreUnavailable",
     "Tx",
     "UnknownFunction",
@@ -61,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "App": ".app",
+    "CancelOn": ".model.cancelling",
     "Event": ".model.event",
     "Function": ".function",
     "Handle": ".resources.runs",

@@ -29,6 +29,9 @@ from .engine.worker import Worker
 from .errors import ConfigError
 from .function import Function
 from .integrations.connections import caller_of
+from .model.cancelling import Given as Cancelling
+from .model.cancelling import specified as cancelling
+from .model.lifecycle import ends_of
 from .model.retry import Retry
 from .resources.doctor import Doctor
 from .resources.drainers import Drainers
@@ -71,6 +74,8 @@ class App:
         shutdown_grace: Duration | None = None,
         retention: Retention | Mapping[str, Duration | None] | Duration | None = None,
         input_limit: int | None = None,
+        step_limit: int | None = None,
+        steps_limit: int | None = None,
         metrics_port: int | None = None,
         metrics_host: str | None = None,
     ) -> None:
@@ -115,11 +120,21 @@ class App:
         timeout: Duration | None = None,
         priority: int | None = None,
         version: str | None = None,
+        start_timeout: Duration | None = None,
+        finish_timeout: Duration | None = None,
+        lifecycle: bool | Sequence[str] = False,
+        on_failure: Function[..., Any] | str | None = None,
+        cancel_on: Cancelling | None = None,
     ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
     def function(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """Declares a function. Its input is what the handler's parameters say. Events that `on=` means, a glob or
-        several, start it with their payload."""
+        several, start it with their payload.
+
+        A run that has not started `start_timeout` after it was due, or not ended `finish_timeout` after that, is
+        cancelled, and so is one that an event of `cancel_on` is about. `lifecycle` has the ends of runs recorded in the
+        ledger, all or those named; `on_failure` is the function that is started when a run has failed for good.
+        """
         if handler is None:
             return lambda handler: self._declare(handler, **options)
         return self._declare(handler)
@@ -143,6 +158,11 @@ class App:
         timeout: Duration | None = None,
         priority: int | None = None,
         version: str | None = None,
+        start_timeout: Duration | None = None,
+        finish_timeout: Duration | None = None,
+        lifecycle: bool | Sequence[str] = False,
+        on_failure: Function[..., Any] | str | None = None,
+        cancel_on: Cancelling | None = None,
     ) -> FunctionSpec:
         if isinstance(handler, Function):
             raise ConfigError(f"{handler.name!r} is a function already; put @app.cron above @app.function, not below")
@@ -156,10 +176,26 @@ class App:
             name=name,
             queue=None if queue is None else config.queue_name(queue),
             retry=retry,
-            timeout=None if timeout is None else _finite(timeout, name),
+            timeout=_finite(timeout, name, "timeout"),
             priority=priority,
             version=version,
+            start_timeout=_finite(start_timeout, name, "start_timeout"),
+            finish_timeout=_finite(finish_timeout, name, "finish_timeout"),
+            lifecycle=ends_of(lifecycle, what=f"function {name!r}"),
+            on_failure=self._for_failures(on_failure, name),
+            cancel_on=cancelling(cancel_on, what=f"function {name!r}"),
         )
+
+    def _for_failures(self, function: Function[..., Any] | str | None, name: str) -> str | None:
+        """The name of the function that is started when a run has failed; a worker that starts knows whether it is
+        there."""
+        if function is None or (isinstance(function, str) and function):
+            return function
+        if not isinstance(function, Function):
+            raise ConfigError(f"function {name!r}: on_failure={function!r} is no function; declare it, or name one")
+        if self.registry.get(function.name) is not function.spec:
+            raise ConfigError(f"function {name!r}: on_failure={function.name!r} belongs to another app; name it")
+        return function.name
 
     def cron(
         self,
@@ -459,9 +495,11 @@ class App:
         return kind(store, self.registry, self.settings, self.telemetry, door=self._site.door, adapt=caller_of)
 
 
-def _finite(timeout: Duration, name: str) -> float:
-    if not (amount := seconds(timeout, what=f"timeout of {name!r}")):
-        raise ConfigError(f"function {name!r}: timeout={timeout!r} must be longer than zero")
+def _finite(timeout: Duration | None, name: str, option: str) -> float | None:
+    if timeout is None:
+        return None
+    if not (amount := seconds(timeout, what=f"{option} of {name!r}")):
+        raise ConfigError(f"function {name!r}: {option}={timeout!r} must be longer than zero")
     return amount
 
 

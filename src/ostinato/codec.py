@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, is_dataclass
-from typing import Any, get_origin, get_type_hints, is_typeddict
+from dataclasses import fields as dataclass_fields
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 from msgspec import Raw, Struct
@@ -155,24 +156,28 @@ _sorted_encoder = msgspec.json.Encoder(enc_hook=_hook, order="sorted")
 class ResultType:
     """How a step's result is kept as JSON, and read back as what it was."""
 
-    __slots__ = ("_annotation", "_decode")
+    __slots__ = ("_annotation", "_decode", "_remedy")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._annotation = _returned(function)
-        self._decode = _decoder(self._annotation, f"what {_name(function)} returns")
+        self._remedy = "annotate what the step's function returns, or return what JSON can say"
+        try:
+            self._decode = _decoder(self._annotation, "it")
+        except ConfigError as error:
+            self._decode = msgspec.json.decode
+            self._remedy = f"the function says it returns {self._annotation}, but {error}; return what JSON can say"
 
     def kept(self, value: Any, *, limit: int) -> tuple[bytes, Any]:
         """The result as JSON, and as it will be read back: what comes back as something else is refused."""
         encoded = to_json(value, what="the result", limit=limit)
+        if value is None and encoded == b"null":
+            return encoded, self.read(encoded)
         again = self.read(encoded)
-        if again == value or (type(again) is type(value) and not _compares(value)):
+        if (changed := _changed(value, again, "$")) is None:
             return encoded, again
-        path, was, becomes = _changed(value, again, "$")
-        raise InvalidInput(
-            f"the result: {path} is a {was} and would come back as a {becomes}; annotate what the step's function "
-            "returns, or return what JSON can say",
-            path=path,
-        )
+        path, before, after = changed
+        becomes = f"as a {after}" if after != before else "changed"
+        raise InvalidInput(f"the result: {path} is a {before} and would come back {becomes}; {self._remedy}", path=path)
 
     def read(self, encoded: bytes | str) -> Any:
         try:
@@ -182,36 +187,82 @@ class ResultType:
             raise _mismatch(error, what) from error
 
 
-def _compares(value: object) -> bool:
-    """Whether two that are alike are equal."""
-    return any("__eq__" in vars(kind) for kind in type(value).__mro__[:-1])
-
-
 def _returned(function: Callable[..., Any]) -> Any:
+    """What a function, a partial or a callable object is annotated to return, once it is awaited."""
     function = getattr(function, "func", function)  # functools.partial
+    if not hasattr(function, "__code__") and not isinstance(function, type):
+        function = getattr(function, "__func__", None) or type(function).__call__
     try:
-        return get_type_hints(function, include_extras=True).get("return", Any)
+        returned = get_type_hints(function, include_extras=True).get("return", Any)
     except (NameError, TypeError, AttributeError):
         return Any  # annotations that mean something only to a type checker: as if there were none
+    if get_origin(returned) in (Awaitable, Coroutine):
+        return get_args(returned)[-1]
+    return returned
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", type(function).__name__)
+_PLAIN = (str, int, bool, float, type(None), bytes)
 
 
-def _changed(before: Any, after: Any, path: str) -> tuple[str, str, str]:
-    """Where two values differ, and in what."""
-    if type(before) is type(after):
-        if isinstance(before, dict) and before.keys() == after.keys():
-            pairs = [(before[key], after[key], f"{path}.{key}") for key in before]
-        elif isinstance(before, list | tuple) and len(before) == len(after):
-            pairs = [(old, new, f"{path}[{place}]") for place, (old, new) in enumerate(zip(before, after, strict=True))]
-        else:
-            pairs = []
-        for old, new, where in pairs:
-            if old != new:
-                return _changed(old, new, where)
-    return path, type(before).__name__, type(after).__name__
+def _changed(before: Any, after: Any, path: str) -> tuple[str, str, str] | None:
+    """Where two values differ, and in what; None if they are the same, of the same types."""
+    kind = type(before)
+    if kind is not type(after):
+        same = kind is int and type(after) is float and before == after  # whole numbers are good enough for floats
+        return None if same else (path, kind.__name__, type(after).__name__)
+    if kind in _PLAIN:
+        return None if before == after else (path, kind.__name__, kind.__name__)
+    if kind is list or kind is tuple:
+        return _changed_item(before, after, path)
+    if isinstance(before, dict):
+        return _changed_key(before, after, path) or _changed_part(before, after, path)
+    if isinstance(before, set | frozenset):
+        return _changed_element(before, after, path)
+    if (parts := _parts(before)) is not None:
+        return _changed_part(parts, _parts(after) or {}, path)
+    return None if before == after else (path, kind.__name__, kind.__name__)
+
+
+def _changed_item(before: Sequence[Any], after: Sequence[Any], path: str) -> tuple[str, str, str] | None:
+    if len(before) != len(after):
+        return path, type(before).__name__, type(after).__name__
+    for place, (old, new) in enumerate(zip(before, after, strict=True)):
+        if changed := _changed(old, new, f"{path}[{place}]"):
+            return changed
+    return None
+
+
+def _changed_key(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str) -> tuple[str, str, str] | None:
+    if before.keys() == after.keys() and set(map(type, before)) == set(map(type, after)):
+        return None
+    kinds, kinds_after = [", ".join(sorted({type(key).__name__ for key in each})) for each in (before, after)]
+    return f"a key of {path}", kinds, kinds_after
+
+
+def _changed_part(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str) -> tuple[str, str, str] | None:
+    for name, old in before.items():
+        if changed := _changed(old, after.get(name), f"{path}.{name}"):
+            return changed
+    return None
+
+
+def _changed_element(before: Collection[Any], after: Collection[Any], path: str) -> tuple[str, str, str] | None:
+    kinds, kinds_after = {type(element) for element in before}, {type(element) for element in after}
+    if kinds != kinds_after:
+        names = [", ".join(sorted(kind.__name__ for kind in each)) for each in (kinds, kinds_after)]
+        return f"an element of {path}", names[0], names[1]
+    return None if before == after else (path, type(before).__name__, type(after).__name__)
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """The fields of a struct, a dataclass or a model."""
+    if isinstance(value, Struct):
+        return asdict(value)
+    if is_dataclass(value):
+        return {field.name: getattr(value, field.name, None) for field in dataclass_fields(value)}
+    if hasattr(type(value), "model_validate_json"):
+        return dict(value)
+    return None
 
 
 # --- handlers' input ------------------------------------------------------------------------------------------------
@@ -369,9 +420,18 @@ def _decoder(annotation: Any, what: str) -> Callable[[Any], Any]:
     if validate is not None:
         return validate  # type: ignore[no-any-return]
     try:
-        return msgspec.json.Decoder(annotation).decode
+        return msgspec.json.Decoder(annotation, dec_hook=_read_hook).decode
     except TypeError as error:
         raise ConfigError(f"{what} cannot be read from JSON: {error}") from error
+
+
+def _read_hook(kind: type, value: Any) -> Any:
+    """A pydantic model inside of something else."""
+    if (validate := getattr(kind, "model_validate_json", None)) is not None:
+        return validate(msgspec.json.encode(value))
+    if isinstance(value, kind):
+        return value
+    raise ValueError(f"{kind.__name__} cannot be read from JSON")
 
 
 def _mismatch(error: Exception, what: str) -> InvalidInput:

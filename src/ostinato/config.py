@@ -18,6 +18,8 @@ from .errors import ConfigError
 
 DEFAULT_URL = "sqlite:///ostinato.db"
 DEFAULT_CONCURRENCY = 100
+STEP_LIMIT = 1024 * 1024
+STEPS_LIMIT = 4 * 1024 * 1024
 SHORTEST_LEASE = 1.0
 
 
@@ -70,6 +72,8 @@ class Settings:
     shutdown_grace: float = 30.0
     retention: Retention = field(default_factory=Retention)
     input_limit: int = DEFAULT_LIMIT
+    step_limit: int = STEP_LIMIT
+    steps_limit: int = STEPS_LIMIT
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
 
@@ -269,6 +273,8 @@ _READERS: dict[str, Any] = {
     "shutdown_grace": _seconds,
     "retention": retention_from,
     "input_limit": _size,
+    "step_limit": _size,
+    "steps_limit": _size,
     "metrics_port": _port,
     "metrics_host": _text,
 }

@@ -10,6 +10,7 @@
     ├── InvalidOption          an option refused at the door
     ├── UnknownFunction        no such function, here or in the database
     ├── UnknownRun             no such run
+    ├── UnknownStep            no such step of a run
     ├── UnknownQueue           no such queue, here or in the database
     ├── UnknownSchedule        no such schedule in the database
     ├── UnknownEvent           no such event in the ledger
@@ -40,7 +41,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 
 class OstinatoError(Exception):
@@ -98,6 +99,16 @@ class UnknownRun(OstinatoError, LookupError):
 
     def __init__(self, run_id: str) -> None:
         super().__init__(f"no run has the id {run_id!r}; it may have been removed by retention")
+
+
+class UnknownStep(OstinatoError, LookupError):
+    """The run has no step of this name or id."""
+
+    def __init__(self, run_id: str, wanted: str, known: Sequence[str]) -> None:
+        shown = ", ".join(repr(name) for name in known[:20])
+        more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+        remedy = f"its steps are {shown}{more}" if known else "it has none"
+        super().__init__(f"run {run_id} has no step {wanted!r}; {remedy}")
 
 
 class UnknownQueue(OstinatoError, LookupError):

@@ -26,7 +26,8 @@ class Enqueuer:
         return self.spec.name
 
     def options(self, **options: Any) -> Enqueuer:
-        """The same function with options: delay, run_at, priority, key, unique, queue, timeout, metadata, conn."""
+        """The same function with options: delay, run_at, priority, key, unique, queue, timeout, metadata, force,
+        conn."""
         return Enqueuer(self.spec, self._runs, self.enqueue_options.changed(**options))
 
     async def enqueue(self, *value: Any, **fields: Any) -> Handle:

@@ -265,8 +265,9 @@ async def test_input_larger_than_the_limit_is_refused(make_app: MakeApp):
         ({"delay": "soon"}, "delay: 'soon' is not a duration; write it like '500ms', '30s'"),
         ({"key": ""}, "key='' must be text of 1 to 500 characters"),
         ({"unique": "1d"}, "unique='1d' needs key="),
+        ({"key": "k", "force": "yes"}, "force='yes' must be True or False"),
         ({"queue": "a,b"}, "queue 'a,b' must be a name"),
-        ({"dealy": 1}, "unknown option 'dealy'; options are conn, delay, key"),
+        ({"dealy": 1}, "unknown option 'dealy'; options are conn, delay, force, key"),
     ],
 )
 async def test_bad_options_are_refused_and_write_nothing(app: App, options: dict[str, Any], message: str):

@@ -126,6 +126,8 @@ def test_everything_can_be_said_in_the_environment(monkeypatch: pytest.MonkeyPat
         "SHUTDOWN_GRACE": "3s",
         "RETENTION": "2d",
         "INPUT_LIMIT": "2048",
+        "STEP_LIMIT": "4096",
+        "STEPS_LIMIT": "8192",
     }
     for name, value in given.items():
         monkeypatch.setenv(f"OSTINATO_{name}", value)
@@ -139,6 +141,8 @@ def test_everything_can_be_said_in_the_environment(monkeypatch: pytest.MonkeyPat
         shutdown_grace=3.0,
         retention=Retention(172800.0, 172800.0, 172800.0),
         input_limit=2048,
+        step_limit=4096,
+        steps_limit=8192,
     ) == settle({})
 
 

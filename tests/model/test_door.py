@@ -108,7 +108,7 @@ def test_one_bad_input_of_many_is_named_by_its_place():
 def test_an_unknown_option_is_refused_with_those_there_are():
     """A misspelt option would be ignored otherwise."""
     with pytest.raises(
-        InvalidOption, match=r"^unknown option 'dealy'; options are conn, delay, key, metadata, priority"
+        InvalidOption, match=r"^unknown option 'dealy'; options are conn, delay, force, key, metadata, priority"
     ):
         NO_OPTIONS.changed(dealy="5s")
 

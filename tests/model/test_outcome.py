@@ -227,11 +227,12 @@ def test_an_interrupted_attempt_is_returned_and_kept():
 
 
 def test_an_unknown_function_parks_the_run():
-    """With the attempt returned, and an error that names the function and the worker."""
+    """With the attempt returned, and an error that names the function, the worker and the remedy."""
     held = only(RunSettled, settled(Unknown()))
     assert (held.state, held.reason, held.refund) == (State.HELD, Reason.PARKED, 1)
     assert held.delay > 0
-    assert error_of(held)["message"] == "worker 01WORKER serves this queue but has no function 'enrich'"
+    message = error_of(held)["message"]
+    assert message.startswith("worker 01WORKER serves this queue but has no function 'enrich'; start a worker that")
 
 
 @pytest.mark.parametrize("outcome", [Lost(), Settled()])

@@ -102,6 +102,8 @@ async def instructions(database: Database, flow: flows.Flow[Any]) -> int:
 
 
 def literal(value: Any) -> str:
+    if value is None:
+        return "null"
     if isinstance(value, bool | int):
         return str(value).lower()
     return f"'{value}'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -191,6 +192,32 @@ async def test_a_number_is_never_given_again(database: Database):
     assert await numbers(database) > [last]
 
 
+async def test_what_was_recorded_since_a_moment_is_found_from_there_on(database: Database):
+    """From every moment, in a ledger with gaps, and in an empty one."""
+    store = database.store
+    assert await store.earlier("it.happened", since=0, after=0, limit=100) == []
+    for count in (1, 3, 2, 5):
+        await store.commit([an_event("something.else"), *events(count)])
+        await database.advance(100)
+        with suppress(ValueError):
+            await refuse_some(store)
+    found = await store.earlier("it.happened", since=0, after=0, limit=100)
+    moments = sorted({event.recorded_micros for event in found})
+
+    assert len(moments) == 4
+    for moment in (0, *moments, *(each + 1 for each in moments)):
+        expected = [event.id for event in found if event.recorded_micros >= moment]
+        later = await store.earlier("it.happened", since=moment, after=0, limit=100)
+        assert expected == [event.id for event in later]
+
+
+async def refuse_some(store: Store) -> None:
+    """Numbers that were taken and never used."""
+    async with store.begin() as transaction:
+        await transaction.apply(events(7))
+        raise ValueError("rolled back")
+
+
 # --- how it is executed ---------------------------------------------------------------------------------------------
 
 PLANS = {
@@ -199,7 +226,7 @@ PLANS = {
     "recent_events": ["INTEGER PRIMARY KEY (rowid>?)"],
     "recent_events_of_type": ["ostinato_events_type (type=? AND sequence_no>?)"],
     "recent_events_of_entity": ["ostinato_events_entity (entity_type=? AND entity_id=? AND sequence_no>?)"],
-    "event_from": ["INTEGER PRIMARY KEY (rowid>?)"],
+    "number_since": ["e USING INTEGER PRIMARY KEY (rowid=?)", "ostinato_events USING INTEGER PRIMARY KEY (rowid>?)"],
     "event_types": ["ostinato_events_type (type>?)"],
     "event_links": ["events_id (id=?)", "events_caused_by (caused_by=?)", "events_run (run_id=?)"],
     "run_links": ["ostinato_runs_of_event (invoked_by=?)", "ostinato_runs_of_run (invoked_by=?)"],

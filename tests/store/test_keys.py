@@ -15,8 +15,10 @@ from tests.store.samples import (
     QUEUE,
     a_claimed_run,
     a_run,
+    a_worker,
     accepted,
     cancelled,
+    claim,
     completed,
     enqueue,
     failed,
@@ -172,3 +174,53 @@ async def test_bulks_of_the_same_keys_do_not_deadlock(database: Database):
     await asyncio.gather(*(stores[turn % 2].commit(bulk) for turn, bulk in enumerate(bulks)))
 
     assert await database.count("runs", f"function = '{FUNCTION}'") == 50
+
+
+# --- despite a key ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["active", "until"])
+async def test_a_forced_run_gets_the_key(database: Database, mode: str):
+    """It is inserted whoever holds the key, which passes to it; the others go on without."""
+    store = database.store
+    first, second, third = a_run(key="k", unique=mode), a_run(key="k", force=True), a_run(key="k")
+    await accepted(store, first)
+
+    assert {} == (await store.commit([second])).existing
+
+    assert {third.id: second.id} == (await store.commit([third])).existing
+    assert (2, 1) == (await database.count("runs"), await database.count("keys"))
+
+
+async def test_a_run_that_lost_its_key_does_not_free_it(store: Store):
+    """Its end is not that of the run which holds the key now; the end of that one is."""
+    first = await a_claimed_run(store, key="k")
+    await enqueue(store, key="k", force=True)
+
+    await accepted(store, completed(first), key_freed(first))
+    assert not await is_free(store)
+
+    (second,) = await claim(store, 1, worker=await a_worker(store))
+    await accepted(store, completed(second), key_freed(second))
+    assert await is_free(store)
+
+
+async def test_a_run_that_lost_its_key_cannot_be_retried_beside_the_one_that_has_it(store: Store):
+    """One run at a time, as ever."""
+    first = await a_claimed_run(store, key="k")
+    await accepted(store, failed(first), key_freed(first, State.FAILED))
+    await enqueue(store, key="k", force=True)
+
+    assert {} == await store.retry([first.id])
+
+
+async def test_forced_runs_of_a_bulk_all_run(database: Database):
+    """The last of those with one key has it; a free key is simply taken."""
+    store = database.store
+    several = [a_run(key="k", force=True), a_run(key="k", force=True), a_run(key="l", force=True)]
+
+    assert {} == (await store.commit(several)).existing
+
+    held = await database.query("select key, run_id from ostinato_keys order by key")
+    assert [("k", several[1].id), ("l", several[2].id)] == held
+    assert 3 == await database.count("runs")

@@ -20,11 +20,11 @@ ONLY_POSTGRES = {"arm", "disarm", "still_open", "probe", "ring", "insert_run"}
 ONLY_POSTGRES |= {"open_transactions", "missing_grants"}
 """SQLite has no roles, and does not tell who has a transaction open."""
 
-ONLY_SQLITE = {"targets", "count_waiting", "drop_old_keys", "take_keys", "key_holders"}
+ONLY_SQLITE = {"targets", "count_waiting", "drop_old_keys", "take_keys", "force_keys", "key_holders", "set_terms"}
 """Inserting is one function on PostgreSQL and a flow of its own on SQLite."""
 
-ONLY_SQLITE |= {"claimable", "claimed", "completable", "fenced_runs"}
-"""Claiming, saving steps and completing are one statement on PostgreSQL, and several on SQLite, which answer with one row each."""
+ONLY_SQLITE |= {"claimable", "claimed", "stamp_versions", "completable", "fenced_runs"}
+"""Claiming, saving steps and completing are one statement on PostgreSQL, and several on SQLite, each with one row."""
 
 ONLY_POSTGRES |= {"take_drainer", "events_between", "window", "events_in_window", "restored_window", "adopt_ledger"}
 ONLY_POSTGRES |= {"set_lineage", "count_between", "count_in_window", "peek_drainer"}

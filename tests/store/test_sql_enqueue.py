@@ -10,14 +10,14 @@ from typing import Any
 
 import asyncpg
 import pytest
-from msgspec import Raw, json
+from msgspec import Raw, json, structs
 
 from ostinato.errors import InvalidInput, InvalidOption, QueueFull, UnknownFunction
 from ostinato.ids import new_id
 from ostinato.model.run import State
 from ostinato.store.ports import DeclaredFunction, DeclaredQueue, Rung, queue_topic
 from tests.store.databases import Database, only_postgres
-from tests.store.samples import FUNCTION, QUEUE, a_worker, claim, view
+from tests.store.samples import DECLARED, FUNCTION, QUEUE, a_worker, claim, view
 from tests.store.test_listening import Ear
 
 pytestmark = only_postgres
@@ -168,6 +168,26 @@ async def test_a_key_that_is_taken_gives_the_run_that_holds_it(database: Databas
     assert 2 == await database.count("runs")
 
 
+async def test_a_forced_run_gets_the_key(database: Database, connection: Any):
+    """It is new, and the key is its own; false and null are as if it had not been said."""
+    request = {"function": FUNCTION, "key": "k"}
+    [(first, _)] = await enqueue(connection, request)
+    [(second, created)] = await enqueue(connection, {**request, "force": True})
+
+    assert (True, False) == (created, first == second)
+    assert [(second, False)] == await enqueue(connection, {**request, "force": False})
+    assert [(second, False)] == await enqueue(connection, {**request, "force": None})
+
+
+async def test_a_run_has_the_time_that_its_function_declares(database: Database, connection: Any):
+    """Also where the queue is named."""
+    await database.store.declare([structs.replace(DECLARED, start_timeout=60.0, finish_timeout=600.0)], [])
+    await enqueue(connection, [{"function": FUNCTION}, {"function": FUNCTION, "queue": "mail", "delay": 30}])
+
+    seconds = "extract(epoch from start_by - run_at)::integer, extract(epoch from finish_by - run_at)::integer"
+    assert [(60, 600)] * 2 == await database.query(f"select {seconds} from ostinato_runs")
+
+
 async def test_a_key_is_free_again_when_its_time_is_over(database: Database, connection: Any):
     """A period counts from the enqueue, by the database's clock."""
     request = {"function": FUNCTION, "key": "k", "unique": "1h"}
@@ -280,7 +300,7 @@ BAD_REQUESTS: list[tuple[str, Any, str]] = [
     ("OS003", {"function": ""}, 'function is "" and must be the name'),
     ("OS003", {"function": 5}, "function is 5"),
     ("OS003", {"function": "x" * 201, "queue": "q"}, "must be the name of a function"),
-    ("OS003", {"function": FUNCTION, "inputs": {}}, 'unknown field "inputs"; fields are delay, function, input,'),
+    ("OS003", {"function": FUNCTION, "inputs": {}}, 'unknown field "inputs"; fields are delay, force, function,'),
     ("OS003", {"function": FUNCTION, "rank": None}, 'unknown field "rank"'),
     ("OS004", {"function": FUNCTION, "input": [1]}, 'input of "mix" must be an object and is [1]'),
     ("OS004", {"function": FUNCTION, "input": {"a": "x" * 1048569}}, "has 1048577 bytes as JSON and may"),
@@ -293,6 +313,7 @@ BAD_REQUESTS: list[tuple[str, Any, str]] = [
     ("OS003", {"function": FUNCTION, "key": ""}, "must be text of 1 to 500 characters"),
     ("OS003", {"function": FUNCTION, "key": "x" * 501}, "must be text of 1 to 500 characters"),
     ("OS003", {"function": FUNCTION, "key": 42}, "key is 42"),
+    ("OS003", {"function": FUNCTION, "key": "k", "force": "yes"}, 'force is "yes" and must be true or false'),
     ("OS003", {"function": FUNCTION, "unique": "forever"}, "needs a key"),
     ("OS003", {"function": FUNCTION, "key": "k", "unique": "sometimes"}, 'must be "active", "failed", "forever"'),
     ("OS003", {"function": FUNCTION, "key": "k", "unique": "1 lightyear"}, "unique is"),

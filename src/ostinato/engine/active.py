@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ..model.lifecycle import ENDS
 from ..model.outcome import Outcome, Stop
 from ..model.retry import DEFAULT_RETRY, Retry
-from ..model.run import Claimed
+from ..model.run import Claimed, State
 
 DEFAULT_TIMEOUT = 3600.0
 
@@ -50,6 +52,11 @@ class Active(Struct, eq=False):
     @property
     def retry(self) -> Retry:
         return self.spec.retry if self.spec else DEFAULT_RETRY
+
+    @property
+    def told(self) -> Collection[State]:
+        """The ends that somebody is to be told of; of a function that is not known here, the database knows."""
+        return self.spec.told if self.spec else ENDS
 
     def ask_to_stop(self, why: Stop) -> bool:
         """Cancels the handler, once; the first reason stands. One that has returned is not disturbed."""

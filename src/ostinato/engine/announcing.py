@@ -75,7 +75,7 @@ def outcome_event(active: Active) -> Event:
         case Unknown():
             message = f"no function is named {claimed.function!r} here"
             return RunFailed(**ended, error_code="unknown_function", message=message, will_retry=True)
-        case Suspended(reason):
+        case Suspended(reason, _):
             return RunSuspended(**common, queue=claimed.queue, reason=reason)
         case GivenBack():
             return RunGivenBack(**common, queue=claimed.queue)

@@ -121,7 +121,12 @@ class Committer:
         if not isinstance(active.outcome, Failed) or active.outcome.code != UNSETTLED:
             active.outcome = Failed(UNSETTLED, f"the outcome could not be stored: {error}", error, retriable=False)
             changes = settle(
-                active.claimed, active.outcome, active.retry, worker=active.worker, duration=active.duration
+                active.claimed,
+                active.outcome,
+                active.retry,
+                worker=active.worker,
+                duration=active.duration,
+                told=active.told,
             )
             await self._flush([Settlement(active, changes)])
 

@@ -12,22 +12,23 @@ from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 from msgspec import Raw, json
 
 from ..clock import Duration
-from ..codec import to_json
+from ..codec import sorted_json, to_json
 from ..errors import ConfigError, LeaseLost, TransactionMisused, UnknownEvent
 from ..model.change import Change
 from ..model.event import Event, event_of
 from ..model.outcome import Done, Stop, Suspended, settle
 from ..model.run import Claimed
-from ..model.step import RUN_LIMIT, STEP_LIMIT, Status
+from ..model.step import Status
 from ..store.ports import Caller, Store, Transaction
 from ..telemetry import Telemetry
 from .active import Active
-from .door import Door
+from .door import Door, EnqueueOptions
 from .ledger.recording import EMPTY
 from .ledger.recording import NO_OPTIONS as NO_RECORD_OPTIONS
 from .steps import waiting
 from .steps.desk import StepDesk
 from .steps.steps import NO_OPTIONS, Step, StepOptions, Steps
+from .steps.suspending import Suspending
 from .threads import Threads, at_once, entered, waited
 from .transaction import Tx, target_of
 
@@ -63,9 +64,9 @@ class Tools:
         telemetry: Telemetry,
         *,
         output_limit: int,
+        step_limit: int,
+        steps_limit: int,
         resources: Mapping[str, Any],
-        step_limit: int = STEP_LIMIT,
-        steps_limit: int = RUN_LIMIT,
     ) -> None:
         self.store, self.door, self.adapt, self.telemetry = store, door, adapt, telemetry
         self.output_limit, self.step_limit, self.steps_limit = output_limit, step_limit, steps_limit
@@ -147,6 +148,11 @@ class Run:
         return self._event
 
     @property
+    def version(self) -> str | None:
+        """The function's, as it is declared here."""
+        return self._active.spec.version if self._active.spec else None
+
+    @property
     def metadata(self) -> dict[str, Any]:
         return json.decode(self._claimed.metadata) if self._claimed.metadata else {}
 
@@ -187,7 +193,7 @@ class Run:
 
     def options(self, **options: Any) -> OptedRun:
         """`run.options(key=, retry=, timeout=, tx=True).step(...)`: a step that is told apart by a key, has a policy or
-        a time of its own, or commits its statements together with its memo."""
+        a time of its own, or commits its statements together with its memo. A key is for steps that wait, too."""
         return OptedRun(self, NO_OPTIONS.changed(options))
 
     async def sleep(self, name: str, duration: Duration) -> None:
@@ -224,10 +230,20 @@ class Run:
         """Starts a run of another function, once, and goes on with its result. If it fails or is cancelled, StepFailed
         is raised; if this run is cancelled, so is that one."""
         target, options = target_of(function)
+        return await self._invoke(name, target, options, () if given is None else (given,), fields, None)
+
+    async def _invoke(
+        self,
+        name: str,
+        target: str,
+        options: EnqueueOptions,
+        inputs: tuple[Any, ...],
+        fields: Mapping[str, Any],
+        key: str | None,
+    ) -> Any:
         steps = self._own_steps("invoke")
-        inputs = () if given is None else (given,)
         child = self._tools.door.one(target, inputs, fields, options, invoked_by=f"run:{self.id}")
-        return await waiting.invoke(steps, name, child)
+        return await waiting.invoke(steps, name, child, sorted_json([inputs, fields]), key=key)
 
     # --- what it may do
 
@@ -285,13 +301,17 @@ class Run:
         """Has the database know that a step runs; nobody waits for that."""
         assert self._steps is not None
         step.noted = True
-        self._tools.desk.save(self._steps.change(step, Status.RUNNING))
+        saved = self._tools.desk.save(self._steps.change(step, Status.RUNNING, retry_count=step.retried))
+        saved.add_done_callback(lambda saved: saved.cancelled() or saved.exception())
 
     def _own_steps(self, verb: str) -> Steps:
+        steps = self._steps
+        if steps is not None and steps.suspension.outcome is not None:
+            raise Suspending  # a task that goes on after the run was left is left, too
         self._refuse_after_the_end(verb)
-        if self._steps is None:
-            self._steps = Steps(self._active, self._tools)
-        return self._steps
+        if steps is None:
+            steps = self._steps = Steps(self._active, self._tools)
+        return steps
 
     @property
     def open_transaction(self) -> Transaction | None:
@@ -301,9 +321,14 @@ class Run:
     def completed_by_caller(self) -> bool:
         return self._completed_by_caller
 
+    def shut(self) -> bool:
+        """The attempt is over, and no transaction can be opened any more. Whether one is left, for `close` to undo."""
+        self._closed = True
+        return self._stack is not None
+
     async def close(self) -> None:
         """The attempt is over. A transaction that was not committed is undone, and no other can be opened."""
-        self._closed = True
+        self.shut()
         await self._end_transaction()
 
     async def _end_transaction(self) -> None:
@@ -316,7 +341,8 @@ class Run:
         return self._active.claimed
 
     def _completion(self, output: Raw) -> list[Change]:
-        return settle(self._claimed, Done(output), self._active.retry, worker=self._active.worker, duration=0.0)
+        active = self._active
+        return settle(active.claimed, Done(output), active.retry, worker=active.worker, duration=0.0, told=active.told)
 
     def _refuse_after_the_end(self, verb: str) -> None:
         if self._inside:
@@ -341,6 +367,41 @@ class OptedRun:
         """See `Run.step`. With `tx=True` the function gets a `tx` before its own arguments."""
         return await self._run._own_steps("step").call(name, function, args, kwargs, self._options)
 
+    async def sleep(self, name: str, duration: Duration) -> None:
+        """See `Run.sleep`. This and what follows takes `key=` alone."""
+        key = self._options.only_key("sleep")
+        amount = waiting.duration(duration, what="duration")
+        await waiting.sleep(self._run._own_steps("sleep"), name, amount, key=key)
+
+    async def sleep_until(self, name: str, moment: datetime) -> None:
+        """See `Run.sleep_until`."""
+        key = self._options.only_key("sleep_until")
+        await waiting.sleep_until(self._run._own_steps("sleep_until"), name, moment, key=key)
+
+    async def wait_for(
+        self,
+        name: str,
+        event_type: str,
+        *,
+        match: str | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        since: datetime | Duration | None = None,
+    ) -> Event | None:
+        """See `Run.wait_for`."""
+        key, steps = self._options.only_key("wait_for"), self._run._own_steps("wait_for")
+        return await waiting.wait_for(steps, name, event_type, match=match, timeout=timeout, since=since, key=key)
+
+    async def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        """See `Run.send`."""
+        key, steps = self._options.only_key("send"), self._run._own_steps("send")
+        return await waiting.send(steps, name, event_type, payload, NO_RECORD_OPTIONS.changed(options), key=key)
+
+    async def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
+        """See `Run.invoke`."""
+        key = self._options.only_key("invoke")
+        target, options = target_of(function)
+        return await self._run._invoke(name, target, options, () if given is None else (given,), fields, key)
+
     def options(self, **options: Any) -> OptedRun:
         """See `Run.options`."""
         return OptedRun(self._run, self._options.changed(options))
@@ -354,6 +415,21 @@ class BlockingOptedRun:
 
     def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._wait(self._run.step(name, function, *args, **kwargs))
+
+    def sleep(self, name: str, duration: Duration) -> None:
+        self._wait(self._run.sleep(name, duration))
+
+    def sleep_until(self, name: str, moment: datetime) -> None:
+        self._wait(self._run.sleep_until(name, moment))
+
+    def wait_for(self, name: str, event_type: str, **options: Any) -> Event | None:
+        return self._wait(self._run.wait_for(name, event_type, **options))  # type: ignore[no-any-return]
+
+    def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
+        return self._wait(self._run.send(name, event_type, payload, **options))  # type: ignore[no-any-return]
+
+    def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
+        return self._wait(self._run.invoke(name, function, given, **fields))
 
     def options(self, **options: Any) -> BlockingOptedRun:
         return BlockingOptedRun(self._run.options(**options), self._wait)

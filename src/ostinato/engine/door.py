@@ -15,7 +15,7 @@ from ..codec import encode_input, to_json
 from ..config import queue_name
 from ..errors import ConfigError, InvalidInput, InvalidOption, UnknownFunction
 from ..ids import new_id
-from ..model.change import RunInserted
+from ..model.change import RunInserted, Terms
 from ..model.run import Claimed
 from ..store.ports import Views
 from .registry import FunctionSpec, Registry
@@ -41,6 +41,7 @@ class EnqueueOptions:
     queue: str | None = None
     timeout: Duration | None = None
     metadata: Mapping[str, Any] | None = None
+    force: bool = False
     conn: object | None = None
 
     def changed(self, **options: Any) -> EnqueueOptions:
@@ -51,6 +52,7 @@ class EnqueueOptions:
 
 
 NO_OPTIONS = EnqueueOptions()
+_DECLARED = Terms(declared=True)
 
 
 class Door:
@@ -114,6 +116,8 @@ def checked_options(options: EnqueueOptions, spec: FunctionSpec | None, invoked:
         }
         if options.timeout is not None:
             fields["timeout"] = _timeout(options.timeout)
+        if (terms := _terms(options, spec)) is not None:
+            fields["terms"] = terms
     except ConfigError as error:
         raise InvalidOption(str(error)) from error
     if options.metadata is not None:
@@ -127,6 +131,13 @@ def _queue(options: EnqueueOptions, spec: FunctionSpec | None) -> str | None:
     if options.queue is not None:
         return queue_name(options.queue)
     return spec.queue if spec else None
+
+
+def _terms(options: EnqueueOptions, spec: FunctionSpec | None) -> Terms | None:
+    """Without a queue the database looks them up by itself."""
+    if spec is not None:
+        return spec.terms
+    return None if options.queue is None else _DECLARED
 
 
 def _priority(options: EnqueueOptions, spec: FunctionSpec | None) -> int:
@@ -147,19 +158,22 @@ def _when(options: EnqueueOptions) -> dict[str, Any]:
 
 
 def _key(options: EnqueueOptions) -> dict[str, Any]:
+    if options.force not in (True, False):
+        raise InvalidOption(f"force={options.force!r} must be True or False")
     if options.key is None:
         if options.unique != "active":
             raise InvalidOption(f"unique={options.unique!r} needs key=")
         return {}
     if not is_storable(options.key) or not 0 < len(options.key) <= LONGEST_KEY:
         raise InvalidOption(f"key={options.key!r} must be text of 1 to {LONGEST_KEY} characters without NUL")
+    fields: dict[str, Any] = {"key": options.key, "force": True} if options.force else {"key": options.key}
     match options.unique:
         case "active" | "failed":
-            return {"key": options.key, "unique": options.unique}
+            return {**fields, "unique": options.unique}
         case "forever":
-            return {"key": options.key, "unique": "until"}
+            return {**fields, "unique": "until"}
         case period:
-            return {"key": options.key, "unique": "until", "unique_for": _period(period)}
+            return {**fields, "unique": "until", "unique_for": _period(period)}
 
 
 def is_storable(text: object) -> TypeGuard[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw, json
 
 from ..codec import to_json
-from ..errors import InvalidInput, StepFailed, StoreError
+from ..errors import Cancel, Fatal, InvalidInput, RetryAfter, StepFailed, StoreError, StoreUnavailable
 from ..model.difference import differences
 from ..model.outcome import (
     Cancelled,
@@ -68,7 +68,8 @@ class Executor:
         active.task = asyncio.Task(self._execute(active), loop=self._loop, name="ostinato run")
         return active
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self._tools.desk.close()
         self._tools.threads.close()
 
     async def _execute(self, active: Active) -> None:
@@ -107,12 +108,13 @@ class Executor:
                 await _undo(active.run)
 
     async def _failed(self, active: Active, error: BaseException) -> Outcome:
-        if active.run is not None and active.stop is None and (suspended := active.run.suspended) is not None:
-            return suspended  # whatever the function made of being left
+        if active.run is not None and (suspended := active.run.suspended) is not None:
+            return suspended  # whatever the function made of being left, or was asked meanwhile: the fence knows
         if active.run is not None and active.run.completed_by_caller and await self._is_completed(active):
             return Settled()
         if isinstance(error, asyncio.CancelledError):
             return _stopped(active)
+        error = _decisive(error)
         if isinstance(error, InvalidInput):
             return Failed("invalid_input", _misfit(active) or str(error), error, retriable=False)
         if isinstance(error, StepFailed):
@@ -179,7 +181,7 @@ class Executor:
         run, transaction = active.run, active.run.open_transaction if active.run else None
         assert run is not None
         assert transaction is not None
-        changes = settle(active.claimed, done, active.retry, worker=active.worker, duration=0.0)
+        changes = settle(active.claimed, done, active.retry, worker=active.worker, duration=0.0, told=active.told)
         committed = await transaction.apply(changes)
         if committed.refused:
             await run.close()
@@ -219,6 +221,22 @@ class Executor:
         return (await self._tools.store.fences([active.claimed.id])).get(active.claimed.id)
 
 
+_DECISIVE = (StepFailed, Cancel, Fatal, RetryAfter, StoreUnavailable)
+
+
+def _decisive(error: BaseException) -> BaseException:
+    """Of a group's exceptions, as a TaskGroup raises, the one that says what is to become of the run."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    for kind in _DECISIVE:
+        found: BaseException | None = error.subgroup(kind)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is not None:
+            return found
+    return error
+
+
 def _misfit(active: Active) -> str | None:
     """How the stored input differs from what the handler takes, if it does: another version of it was enqueued."""
     if active.spec is None:
@@ -233,8 +251,9 @@ def _misfit(active: Active) -> str | None:
 
 async def _undo(run: Run) -> None:
     """Ends the transaction that a handler left open; if that fails, its connection is gone, and it with it."""
-    with suppress(Exception):
-        await shielded(run.close())
+    if run.shut():
+        with suppress(Exception):
+            await shielded(run.close())
 
 
 def _is_ours(fence: Fence | None, active: Active) -> bool:

@@ -70,7 +70,7 @@ class Floor:
         await self.committer.abandon()
         await self.stragglers.abandon()
         await self.deadlines.stop()
-        self._executor.close()
+        await self._executor.close()
 
     @property
     def known(self) -> set[tuple[str, int]]:
@@ -102,7 +102,10 @@ class Floor:
 
     def _settle(self, active: Active, outcome: Outcome) -> None:
         active.outcome = outcome
-        changes = settle(active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration)
+        told = active.told
+        changes = settle(
+            active.claimed, outcome, active.retry, worker=active.worker, duration=active.duration, told=told
+        )
         if not changes:
             self._announce(active)
         elif active.run is not None and active.run.completed_by_caller:

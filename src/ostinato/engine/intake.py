@@ -32,6 +32,10 @@ class Owner(Protocol):
     def id(self) -> str | None:
         """The identity under which to claim; None while there is no lease."""
 
+    @property
+    def versions(self) -> str | None:
+        """Those of the functions that have one, as JSON."""
+
     def begin(self, claimed: Sequence[Claimed], owner: str) -> bool:
         """Starts runs claimed under the identity, unless that is lost by now."""
 
@@ -156,7 +160,8 @@ class Intake(Service):
 
     async def _claim(self, limit: int, owner: str, mark: Mark) -> list[Claimed]:
         self._in_doubt = True
-        claimed = await self._store.claim(self.queue, limit, worker=owner, mark=mark)
+        versions = self._owner.versions
+        claimed = await self._store.claim(self.queue, limit, worker=owner, mark=mark, versions=versions)
         self._in_doubt = False
         if claimed:
             self._mark = Mark(claimed[-1].due, claimed[-1].id)
@@ -180,7 +185,7 @@ class Intake(Service):
             return
         self._suspects_looked_for = now
         self._in_doubt = True
-        suspect = await self._store.claim_suspect(self.queue, worker=owner)
+        suspect = await self._store.claim_suspect(self.queue, worker=owner, versions=self._owner.versions)
         self._in_doubt = False
         if suspect is not None:
             self._suspect = suspect.id

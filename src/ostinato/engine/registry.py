@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -12,8 +12,11 @@ from msgspec import Raw, json
 
 from ..codec import InputType, PayloadType, input_type
 from ..errors import ConfigError, UnknownFunction
+from ..model.cancelling import CancelOn
+from ..model.change import Terms
 from ..model.event import Subscription
 from ..model.retry import DEFAULT_RETRY, Retry
+from ..model.run import State
 from ..model.schedule import Schedule
 from ..store.ports import DeclaredFunction
 from .active import DEFAULT_TIMEOUT
@@ -34,12 +37,25 @@ class FunctionSpec:
     timeout: float = DEFAULT_TIMEOUT
     priority: int = 0
     version: str | None = None
+    start_timeout: float | None = None
+    finish_timeout: float | None = None
+    lifecycle: tuple[State, ...] = ()
+    """The ends of its runs that are recorded in the ledger."""
+    on_failure: str | None = None
+    cancel_on: tuple[CancelOn, ...] = ()
     is_async: bool = True
     only_once: bool = field(init=False)
     """A run of it must not start a second time, so a start is written down before it happens."""
+    told: frozenset[State] = field(init=False)
+    """The ends that somebody is to be told of: the ledger, or the function that is for failures."""
+    terms: Terms | None = field(init=False)
+    """What is written to its runs besides their queue and priority, if there is anything."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "only_once", self.retry.attempts == 1)
+        object.__setattr__(self, "told", frozenset(self.lifecycle) | ({State.FAILED} if self.on_failure else set()))
+        terms = Terms(self.start_timeout, self.finish_timeout, watched=bool(self.cancel_on))
+        object.__setattr__(self, "terms", None if terms == Terms() else terms)
 
     def declared(self) -> DeclaredFunction:
         return DeclaredFunction(
@@ -51,6 +67,11 @@ class FunctionSpec:
             input_schema=self.input.schema,
             version=self.version,
             priority=self.priority,
+            start_timeout=self.start_timeout,
+            finish_timeout=self.finish_timeout,
+            lifecycle=Raw(json.encode(self.lifecycle)) if self.lifecycle else None,
+            on_failure=self.on_failure,
+            cancel_on=Raw(json.encode(self.cancel_on)) if self.cancel_on else None,
         )
 
 
@@ -122,6 +143,26 @@ class Registry:
             if name in self.subscriptions or names.count(name) > 1:
                 raise ConfigError(f"two subscriptions are named {name!r}; give one of them another name=")
         self.subscriptions.update(zip(names, specs, strict=True))
+
+    @property
+    def versions(self) -> str | None:
+        """Those of functions that have one, as JSON."""
+        found = {spec.name: spec.version for spec in self if spec.version is not None}
+        return json.encode(found).decode() if found else None
+
+    def check_failures(self, known: Collection[str]) -> None:
+        """Refuses on_failure= that names no function, or that would go round in circles."""
+        for spec in self:
+            seen, name = [spec.name], spec.on_failure
+            while name is not None:
+                if name not in self.functions and name not in known:
+                    unknown = UnknownFunction.named(name, {*self.functions, *known})
+                    raise ConfigError(f"function {seen[-1]!r}: on_failure={name!r}: {unknown}")
+                if name in seen:
+                    circle = " → ".join([*seen, name])
+                    raise ConfigError(f"on_failure= goes round in circles: {circle}; a failure would never end")
+                seen.append(name)
+                name = self.functions[name].on_failure if name in self.functions else None
 
     def get(self, name: str) -> FunctionSpec | None:
         return self.functions.get(name)

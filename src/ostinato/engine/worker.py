@@ -29,6 +29,7 @@ from .ledger.consumers import declare, drainings
 from .ledger.dispatching import Dispatcher
 from .ledger.drainer import Drainer, Sleepers
 from .ledger.subscribing import declare_subscriptions
+from .overdue import Overdue
 from .pruner import Pruner
 from .registry import Registry
 from .rescuer import Rescuer
@@ -61,6 +62,7 @@ class Worker:
         self._concurrency = {name: queue.concurrency for name, queue in settings.queues.items()}
         self.id: str | None = None
         self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.versions: str | None = None
         self.started = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._forced = asyncio.Event()
@@ -104,7 +106,16 @@ class Worker:
     def _build(self, resources: Mapping[str, Any]) -> None:
         settings, store, telemetry = self._settings, self._store, self._telemetry
         self._wakeups = Wakeups(store, telemetry, enabled=settings.notify)
-        tools = Tools(store, self._door, self._adapt, telemetry, output_limit=settings.input_limit, resources=resources)
+        tools = Tools(
+            store,
+            self._door,
+            self._adapt,
+            telemetry,
+            output_limit=settings.input_limit,
+            step_limit=settings.step_limit,
+            steps_limit=settings.steps_limit,
+            resources=resources,
+        )
         self._floor = Floor(
             store,
             self._registry,
@@ -119,6 +130,7 @@ class Worker:
         self._scheduler = Scheduler(
             list(self._concurrency), store=store, telemetry=telemetry, on_released=self._wakeups.ring
         )
+        self._overdue = Overdue(store=store, telemetry=telemetry)
         self._pruner = Pruner(settings.retention, store=store, telemetry=telemetry)
         self._canceller = Canceller(self._floor, worker=lambda: self.id, store=store, telemetry=telemetry)
         self._wakeups.on_cancel_asked(self._canceller.wake)
@@ -157,11 +169,14 @@ class Worker:
     @property
     def _services(self) -> Sequence[Service]:
         timetable = [self._timetable] if self._registry.schedules else []
-        steady = [self._scheduler, self._rescuer, self._pruner, self._canceller, self._latecomers]
+        steady = [self._scheduler, self._overdue, self._rescuer, self._pruner, self._canceller, self._latecomers]
         return [*self._intakes.values(), *steady, *timetable, *self._drainers]
 
     async def _declare(self) -> None:
         """Writes down what this process knows, for SQL, other processes and people."""
+        if any(spec.on_failure for spec in self._registry):
+            self._registry.check_failures(await self._store.views.function_names())
+        self.versions = self._registry.versions
         functions = [spec.declared() for spec in self._registry]
         queues = [DeclaredQueue(name, queue.max_waiting) for name, queue in self._settings.queues.items()]
         await self._store.declare(functions, queues)

@@ -12,6 +12,17 @@ from msgspec import Raw, Struct
 from .run import State
 
 
+class Terms(Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a function declares about its runs besides their queue and priority. Seconds count from when one is due."""
+
+    start_timeout: float | None = None
+    finish_timeout: float | None = None
+    watched: bool = False
+    """An event may cancel it."""
+    declared: bool = False
+    """As the database knows them: who asks for the run does not know its function."""
+
+
 class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     """A new run. Times are given as an instant (ISO 8601) or as a delay from the database's now."""
 
@@ -32,6 +43,11 @@ class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     parent_run: str | None = None
     parent_step: str | None = None
     """The run and the step that wait for it; it is inserted only if that step is saved."""
+    terms: Terms | None = None
+    force: bool = False
+    """Whoever holds the key: it passes to this run."""
+    uncapped: bool = False
+    """However full its queue is."""
 
 
 class RunCompleted(Struct, frozen=True, array_like=True, gc=False):
@@ -55,8 +71,8 @@ class RunSettled(Struct, frozen=True, omit_defaults=True, gc=False):
     """Attempts returned to the budget."""
     suspect: bool = False
     uncounted: int = 0
-    suspended: bool = False
-    """Held until the first of its pending steps goes on, or something it waits for wakes it."""
+    suspended: tuple[str, ...] = ()
+    """The steps that it waits for: held until the first of these goes on by itself, or something wakes it."""
 
 
 class RunStarted(Struct, frozen=True, gc=False):
@@ -118,6 +134,20 @@ class ChildEnded(Struct, frozen=True, gc=False):
 
     run_id: str
     lease_no: int
+
+
+class EndTold(Struct, frozen=True, gc=False):
+    """The run has ended, and its function asks for that to be told: to the ledger, or to another function."""
+
+    run_id: str
+    lease_no: int
+
+
+class CancelMet(Struct, frozen=True, gc=False):
+    """The event came that cancels a run."""
+
+    run_id: str
+    reason: str
 
 
 class WaitMet(Struct, frozen=True, gc=False):
@@ -188,8 +218,9 @@ class CursorMoved(Struct, frozen=True):
 
 
 Settlement = RunCompleted | RunSettled
-Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed | StepSaved | ChildEnded
-Change = RunInserted | WaitMet | ScheduleMoved | EventRecorded | EventParked | EventUnparked | CursorMoved | Fenced
+Fenced = RunCompleted | RunSettled | RunStarted | AttemptEnded | KeyFreed | StepSaved | ChildEnded | EndTold
+Ledger = EventRecorded | EventParked | EventUnparked | CursorMoved
+Change = RunInserted | WaitMet | CancelMet | ScheduleMoved | Ledger | Fenced
 
 
 class Committed(Struct, frozen=True):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Collection
 from enum import StrEnum
 from zlib import crc32
 
 from msgspec import Raw, Struct
 from msgspec.json import encode
 
-from ..errors import Cancel, Fatal, RetryAfter, StoreUnavailable
-from .change import AttemptEnded, Change, ChildEnded, KeyFreed, RunCompleted, RunSettled
+from ..errors import Cancel, Fatal, RetryAfter, StepFailed, StoreUnavailable
+from .change import AttemptEnded, Change, ChildEnded, EndTold, KeyFreed, RunCompleted, RunSettled
 from .retry import Retry
 from .run import Claimed, Orphan, Reason, State
 
@@ -71,6 +72,8 @@ class Suspended(Struct, frozen=True):
     """The run waits for something, and goes on from its steps when it has come."""
 
     reason: Reason
+    steps: tuple[str, ...]
+    """Which of its steps wait."""
 
 
 class Interrupted(Struct, frozen=True):
@@ -124,26 +127,26 @@ def portable(text: str) -> str:
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float) -> list[Change]:
-    """The changes that end the attempt."""
+def settle(
+    run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duration: float, told: Collection[State] = ()
+) -> list[Change]:
+    """The changes that end the attempt. `told`: the ends that the function asks to be told."""
     match outcome:
         case Done():
-            return _ended(run, RunCompleted(run.id, run.lease_no, outcome.output), State.COMPLETED)
+            return _ended(run, RunCompleted(run.id, run.lease_no, outcome.output), State.COMPLETED, told)
         case Failed():
-            return _settle_failure(run, outcome, retry, worker, duration)
+            return _settle_failure(run, outcome, retry, worker, duration, told)
         case Cancelled(reason):
             settled = RunSettled(run.id, run.lease_no, State.CANCELLED, error=error_json("cancelled", reason))
-            return _ended(run, settled, State.CANCELLED)
+            return _ended(run, settled, State.CANCELLED, told)
         case GivenBack():
             return [RunSettled(run.id, run.lease_no, State.READY, refund=1, suspect=run.suspect)]
-        case Suspended(reason):
-            return [RunSettled(run.id, run.lease_no, State.HELD, reason=reason, refund=1, suspended=True)]
+        case Suspended(reason, steps):
+            return [RunSettled(run.id, run.lease_no, State.HELD, reason=reason, refund=1, suspended=steps)]
         case Interrupted(message):
             return _settle_interruption(run, message, worker, duration)
         case Unknown():
-            error = error_json(
-                "unknown_function", f"worker {worker} serves this queue but has no function {run.function!r}"
-            )
+            error = error_json("unknown_function", _unknown(run.function, worker))
             return [
                 RunSettled(
                     run.id, run.lease_no, State.HELD, reason=Reason.PARKED, delay=UNKNOWN_DELAY, error=error, refund=1
@@ -153,14 +156,25 @@ def settle(run: Claimed, outcome: Outcome, retry: Retry, *, worker: str, duratio
             return []
 
 
-def _settle_failure(run: Claimed, failed: Failed, retry: Retry, worker: str, duration: float) -> list[Change]:
+def _unknown(function: str, worker: str) -> str:
+    return (
+        f"worker {worker} serves this queue but has no function {function!r}; start a worker that declares it (if it "
+        "was renamed, under its old name, until its runs have ended), and this goes on from its steps within a minute; "
+        "or cancel it"
+    )
+
+
+def _settle_failure(
+    run: Claimed, failed: Failed, retry: Retry, worker: str, duration: float, told: Collection[State]
+) -> list[Change]:
     attempt = AttemptEnded(
         run.id, run.lease_no, run.attempt, failed.code, failed.message, worker, duration, failed.traceback
     )
-    error, delay = error_json(failed.code, failed.message), next_delay(run, failed, retry)
+    step = failed.error.step if isinstance(failed.error, StepFailed) else None
+    error, delay = error_json(failed.code, failed.message, step=step), next_delay(run, failed, retry)
     if delay is None:
         settled = RunSettled(run.id, run.lease_no, State.FAILED, error=error)
-        return [*_ended(run, settled, State.FAILED), attempt]
+        return [*_ended(run, settled, State.FAILED, told), attempt]
     return [RunSettled(run.id, run.lease_no, State.HELD, reason=Reason.RETRY, delay=delay, error=error), attempt]
 
 
@@ -189,18 +203,22 @@ def next_delay(run: Claimed, failed: Failed, retry: Retry) -> float | None:
     return planned if planned is None or failed.delay is None else failed.delay
 
 
-def _ended(run: Claimed, settled: RunCompleted | RunSettled, state: State) -> list[Change]:
+def _ended(run: Claimed, settled: RunCompleted | RunSettled, state: State, told: Collection[State]) -> list[Change]:
     """The settlement of a run that ends, and what follows from its end."""
     changes: list[Change] = [settled]
     if run.key is not None:
         changes.append(KeyFreed(run.id, run.lease_no, state))
     if run.parent is not None:
         changes.append(ChildEnded(run.id, run.lease_no))
+    if state in told:
+        changes.append(EndTold(run.id, run.lease_no))
     return changes
 
 
-def error_json(code: str, message: str) -> Raw:
-    return Raw(encode({"code": code, "message": message}))
+def error_json(code: str, message: str, *, step: str | None = None) -> Raw:
+    """`step`: the name of the step whose failure it was."""
+    error = {"code": code, "message": message}
+    return Raw(encode(error if step is None else {**error, "step": step}))
 
 
 def rescue(orphan: Orphan) -> list[Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -14,8 +14,6 @@ from msgspec import Struct
 from ..errors import Fatal, RetryAfter
 from .retry import Retry
 
-STEP_LIMIT = 1024 * 1024
-RUN_LIMIT = 4 * 1024 * 1024
 LONGEST_NAME = 200
 LONGEST_SLEEP = 366 * 24 * 3600.0
 
@@ -75,6 +73,15 @@ class Wait(Struct, frozen=True, gc=False):
     glob: str
     matches: str | None
     since: int
+
+
+class Waiting(NamedTuple):
+    """What runs that are held fast wait for, and what they have got."""
+
+    waiting: set[tuple[str, str]]
+    """The run and the step."""
+    used: set[tuple[str, str]]
+    """The run and the event."""
 
 
 def identity(name: str, told_apart_by: bytes, repeat: int) -> str:

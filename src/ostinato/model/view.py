@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 
 from msgspec import Struct
 
+from .event import event_of
 from .run import Reason, State
 from .schedule import Cron, Missed, cron_of
+from .step import Kind, Status, StepError
 
 
-class RunError(Struct, frozen=True):
+class RunError(Struct, frozen=True, omit_defaults=True):
     code: str
     message: str
+    step: str | None = None
+    """The step whose failure it was."""
 
 
 class AttemptView(Struct, frozen=True):
@@ -50,6 +56,10 @@ class RunView(Struct, frozen=True, kw_only=True):
     claimed_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    start_by: datetime | None = None
+    """When it is cancelled if it has not started,"""
+    finish_by: datetime | None = None
+    """or not ended."""
     cancel_requested: bool = False
     suspect: bool = False
     queue_paused: bool = False
@@ -59,7 +69,20 @@ class RunView(Struct, frozen=True, kw_only=True):
     output: Any = None
     error: RunError | None = None
     metadata: dict[str, Any] | None = None
+    version: str | None = None
+    """Of the function, when the run last started."""
+    parent: str | None = None
+    """The run that waits for it."""
+    copied_from: str | None = None
+    """The run whose first steps it was given."""
+    pending_steps: int | None = None
+    """How many of its steps have begun and not ended; None in lists, which do not count them."""
     attempts: list[AttemptView] = []
+
+    @property
+    def event_id(self) -> str | None:
+        """The event that started it; None if something else did."""
+        return event_of(self.invoked_by)
 
     @property
     def status(self) -> str:
@@ -76,6 +99,55 @@ class RunView(Struct, frozen=True, kw_only=True):
         if self.state in (State.READY, State.HELD) and self.queue_paused:
             return Reason.PAUSED.value
         return self.reason
+
+
+class StepView(Struct, frozen=True, kw_only=True):
+    """A step of a run as it stands in the database."""
+
+    id: str
+    name: str
+    index: int
+    """Its place in the order of the first calls."""
+    kind: Kind
+    status: Status
+    input: Any = None
+    """Its arguments, as `[positional, named]`; the type and the condition of an event, the input of a run."""
+    output: Any = None
+    error: StepError | None = None
+    retry_count: int = 0
+    started_at: datetime
+    ended_at: datetime | None = None
+    wake_at: datetime | None = None
+    """When a pending one goes on by itself."""
+    child: str | None = None
+    """The run that it has started."""
+    awaits: str | None = None
+    """The events that it waits for, a glob over types,"""
+    matches: str | None = None
+    """what it asks of them,"""
+    since: datetime | None = None
+    """and from when on."""
+    event_id: str | None = None
+    """The event that it got."""
+
+
+def labels(steps: Sequence[StepView]) -> list[str]:
+    """What the steps of a run are called: by their names, and from the second of a name on also by their number."""
+    seen: Counter[str] = Counter()
+    made = []
+    for step in steps:
+        seen[step.name] += 1
+        made.append(step.name if seen[step.name] == 1 else f"{step.name}#{seen[step.name]}")
+    return made
+
+
+def step_named(wanted: str, steps: Sequence[StepView]) -> StepView | None:
+    """The step of a label, or of an id. `fetch#1` is the same as `fetch`."""
+    found: dict[str, StepView] = {}
+    for label, step in zip(labels(steps), steps, strict=True):
+        for name in (step.id, f"{label}#1", label):
+            found.setdefault(name, step)
+    return found.get(wanted)
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -200,6 +272,12 @@ class FunctionView(Struct, frozen=True, kw_only=True):
     input_schema: Any = None
     version: str | None = None
     priority: int = 0
+    start_timeout: float | None = None
+    finish_timeout: float | None = None
+    lifecycle: list[str] | None = None
+    """Which ends of its runs are recorded in the ledger."""
+    on_failure: str | None = None
+    cancel_on: Any = None
     declared_at: datetime
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import json
 
@@ -25,7 +25,7 @@ from ..model.event import (
 from ..model.history import EventCount, EventFilter, EventLink, RunLink, count_in, event_link_in, run_link_in
 from ..model.run import START, Claimed, Mark, Orphan, State
 from ..model.schedule import Planned, Schedule
-from ..model.step import Memo, Wait, memo_in
+from ..model.step import Memo, Wait, Waiting, memo_in
 from ..model.view import (
     EndedCount,
     FailureView,
@@ -36,6 +36,7 @@ from ..model.view import (
     RunView,
     ScheduleView,
     Selection,
+    StepView,
     SubscriptionView,
     WorkerView,
 )
@@ -70,6 +71,12 @@ class FlowViews:
             limit=where.limit,
         )
         return [json.decode(row[0], type=RunView) for row in rows]
+
+    async def children(self, run_id: str) -> list[RunView]:
+        return [json.decode(row[0], type=RunView) for row in await self._read("children", id=run_id)]
+
+    async def steps(self, run_id: str) -> list[StepView]:
+        return [json.decode(row[0], type=StepView) for row in await self._read("steps", id=run_id)]
 
     async def counts(self) -> list[RunCount]:
         return [json.decode(row[0], type=RunCount) for row in await self._read("counts")]
@@ -200,8 +207,10 @@ class FlowStore(ABC):
         """Saves steps of runs for which the fence holds; answers those runs."""
 
     @abstractmethod
-    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
-        """Claims runs in their order; suspects, one at a time."""
+    def claiming(
+        self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool, versions: str | None = None
+    ) -> Flow[list[Claimed]]:
+        """Claims runs in their order; suspects, one at a time. `versions`: of functions that have one, as JSON."""
 
     @abstractmethod
     def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
@@ -235,6 +244,10 @@ class FlowStore(ABC):
     @abstractmethod
     def begin(self, *, limit: float | None = None) -> AbstractAsyncContextManager[Transaction]: ...
 
+    async def rewrite(self, make: Callable[[], Flow[T]]) -> T:
+        """Writes what may meet others on its way, and is then made again."""
+        return await self.write(make())
+
     # --- commits
 
     async def commit(self, changes: Sequence[Change]) -> Committed:
@@ -249,11 +262,15 @@ class FlowStore(ABC):
 
     # --- claims
 
-    async def claim(self, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
-        return await self.write(self.claiming(queue, limit, worker=worker, mark=mark, suspect=False), single=True)
+    async def claim(
+        self, queue: str, limit: int, *, worker: str, mark: Mark, versions: str | None = None
+    ) -> list[Claimed]:
+        claiming = self.claiming(queue, limit, worker=worker, mark=mark, suspect=False, versions=versions)
+        return await self.write(claiming, single=True)
 
-    async def claim_suspect(self, queue: str, *, worker: str) -> Claimed | None:
-        claimed = await self.write(self.claiming(queue, 1, worker=worker, mark=START, suspect=True), single=True)
+    async def claim_suspect(self, queue: str, *, worker: str, versions: str | None = None) -> Claimed | None:
+        claiming = self.claiming(queue, 1, worker=worker, mark=START, suspect=True, versions=versions)
+        claimed = await self.write(claiming, single=True)
         return claimed[0] if claimed else None
 
     async def owned(self, queue: str, *, worker: str) -> list[tuple[str, int]]:
@@ -283,7 +300,7 @@ class FlowStore(ABC):
         return await self.write(flows.burying(worker, renewed), single=True)
 
     async def rescue(self, limit: int) -> list[Orphan]:
-        return await self.write(flows.rescuing(limit))
+        return await self.rewrite(lambda: flows.rescuing(limit, self))
 
     async def cancelled_of(self, worker: str) -> dict[str, str]:
         return await self.read(flows.cancelled_of(worker))
@@ -291,13 +308,22 @@ class FlowStore(ABC):
     # --- verbs
 
     async def cancel(self, ids: Sequence[str], reason: str, *, state: State | None = None) -> list[Cancellation]:
-        return await self.write(flows.cancelling(ids, reason, state=state))
+        return await self.rewrite(lambda: flows.cancelling(ids, reason, self, state=state))
+
+    async def next_overdue(self) -> float | None:
+        return await self.read(flows.looking_for_overdue())
+
+    async def end_overdue(self, limit: int) -> list[Cancellation]:
+        return await self.rewrite(lambda: flows.ending_overdue(limit, self))
 
     async def retry(self, ids: Sequence[str], *, state: State | None = None) -> dict[str, str]:
-        return await self.write(flows.retrying(ids, state=state))
+        return await self.rewrite(lambda: flows.retrying(ids, state=state))
+
+    async def copy(self, run_id: str, *, copy: str, place: int) -> bool:
+        return await self.write(flows.copying(run_id, copy=copy, place=place))
 
     async def purge(self, ids: Sequence[str], *, state: State) -> list[str]:
-        return await self.write(flows.purging(ids, state=state))
+        return await self.rewrite(lambda: flows.purging(ids, self, state=state))
 
     async def pause(self, queue: str) -> bool:
         return await self.write(flows.pausing(queue), single=True)
@@ -325,6 +351,15 @@ class FlowStore(ABC):
     async def waits(self, transaction: Transaction, types: Sequence[str]) -> list[Wait]:
         rows = await transaction.ask(flows.reading("waits", types=flows.encoded(types)))
         return [Wait(*row) for row in rows]
+
+    async def watched(
+        self, transaction: Transaction, function: str, paths: Sequence[str], wanted: Sequence[Mapping[str, Any]]
+    ) -> list[tuple[str, int]]:
+        asked = {"function": function, "paths": flows.encoded(paths), "wanted": flows.encoded(wanted)}
+        return [(row[0], row[1]) for row in await transaction.ask(flows.reading("watched_runs", **asked))]
+
+    async def hold_waiting(self, transaction: Transaction, runs: Sequence[str]) -> Waiting:
+        return await transaction.ask(flows.holding_waiting(runs))
 
     async def earlier(self, glob: str, *, since: int, after: int, limit: int) -> list[Event]:
         return await self.read(recalling.earlier(glob, since, after, limit))

@@ -14,12 +14,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw, json, structs
 
+from ..ids import new_id
 from ..model.change import (
     AttemptEnded,
+    CancelMet,
     Change,
     ChildEnded,
     Committed,
     CursorMoved,
+    EndTold,
     EventParked,
     EventRecorded,
     EventUnparked,
@@ -34,9 +37,11 @@ from ..model.change import (
     WaitMet,
 )
 from ..model.event import Subscription
+from ..model.lifecycle import End, told
 from ..model.outcome import rescue
-from ..model.run import Orphan
+from ..model.run import Orphan, State
 from ..model.schedule import Known, Missed, Planned, Schedule, first_slot, micros, moment
+from ..model.step import Waiting
 
 Row = Sequence[Any]
 T = TypeVar("T")
@@ -81,16 +86,24 @@ def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
     """Applies changes in the one order that all commits share: runs, keys, attempts, steps, who waits for them,
     schedules, new runs, the ledger."""
     areas = _areas(changes)
+    if children := areas.get(ChildEnded):  # parents are locked before their children, as when they are cancelled
+        yield from _locking_parents([child.run_id for child in children])
     completed = areas.get(RunCompleted)
     refused = (yield from _completing(completed, dialect)) if completed else frozenset[str]()
     if saved := areas.get(StepSaved):
         saved.sort(key=_run_id)
         refused |= {step.run_id for step in saved}.difference((yield from dialect.saving(saved)))
     refused = yield from _settling(areas, refused)
-    if ended := [child.run_id for child in areas.get(ChildEnded, ()) if child.run_id not in refused]:
-        yield from _telling_parents(ended)
+    if children and (ended := [child.run_id for child in children if child.run_id not in refused]):
+        yield from _waking((yield Call("end_children", {"ids": encoded(ended)})))
+    if ended := [run.run_id for run in areas.get(EndTold, ()) if run.run_id not in refused]:
+        yield from _telling(ended, dialect)
+    if cancelled := [change for change in areas.get(RunSettled, ()) if change.state == State.CANCELLED]:
+        yield from _cancelling_children([change for change in cancelled if change.run_id not in refused], dialect)
     if met := areas.get(WaitMet):
         yield from _meeting(met)
+    if cancels := areas.get(CancelMet):
+        yield from _cancelling_by_events(cancels, dialect)
     if ScheduleMoved in areas:
         return (yield from _firing(changes, refused, dialect))
     if refused:
@@ -104,6 +117,9 @@ def committing(changes: Sequence[Change], dialect: Dialect) -> Flow[Committed]:
 def _ledger(areas: Mapping[type, list[Any]], dialect: Dialect) -> Flow[dict[str, str]]:
     """New events, what could not be given to subscriptions, and how far drainers are."""
     recorded = (yield from dialect.recording(areas[EventRecorded])) if EventRecorded in areas else {}
+    if recorded and StepSaved in areas:  # what a run has sent was recorded before, under the same key
+        found = [(event.run_id, event.id, recorded[event.id]) for event in areas[EventRecorded] if event.id in recorded]
+        yield Call("correct_sent", {"recorded": encoded(found)})
     if parked := areas.get(EventParked):
         yield Call("park_events", {"parked": encoded(parked)})
     if unparked := areas.get(EventUnparked):
@@ -121,9 +137,47 @@ def _leave_out(areas: dict[type, list[Any]], refused: frozenset[str]) -> None:
 
 def _telling_parents(ended: Sequence[str]) -> Flow[None]:
     """Tells those who wait for these runs what became of them."""
-    if parents := [row[0] for row in (yield Call("parents_of", {"ids": encoded(ended)}))]:
-        yield Call("lock_to_wake", {"ids": encoded(parents)})
+    if (yield from _locking_parents(ended)):
         yield from _waking((yield Call("end_children", {"ids": encoded(ended)})))
+
+
+def _locking_parents(ids: Sequence[str]) -> Flow[bool]:
+    """Whether there are any."""
+    if parents := [row[0] for row in (yield Call("parents_of", {"ids": encoded(ids)}))]:
+        yield Call("lock_to_wake", {"ids": encoded(parents)})
+    return bool(parents)
+
+
+def _telling(ended: Sequence[str], dialect: Dialect) -> Flow[None]:
+    """Records the ends of runs whose functions ask for that, and starts the functions that are for failures."""
+    ends = [End(*row) for row in (yield Call("ends", {"ids": encoded(sorted(ended))}))]
+    changes = _areas(change for end in ends for change in told(end, new_id))
+    if inserted := changes.get(RunInserted):
+        yield from dialect.inserting(inserted)
+    if recorded := changes.get(EventRecorded):
+        yield from dialect.recording(recorded)
+
+
+def _cancelling_by_events(cancels: Sequence[CancelMet], dialect: Dialect) -> Flow[None]:
+    """Each for its own event, and what they wait for with them."""
+    reasons = {cancel.run_id: cancel.reason for cancel in cancels}
+    yield from cancelling(sorted(reasons), "cancelled with the run that waited for it", dialect, reasons=reasons)
+
+
+def _cancelling_children(cancelled: Sequence[RunSettled], dialect: Dialect) -> Flow[None]:
+    """Cancels what runs wait for that have cancelled themselves."""
+    for change in cancelled:
+        if children := [row[0] for row in (yield Call("children_of", {"ids": encoded([change.run_id])}))]:
+            reason = "cancelled" if change.error is None else json.decode(change.error)["message"]
+            yield from cancelling(children, reason, dialect)
+
+
+def holding_waiting(runs: Sequence[str]) -> Flow[Waiting]:
+    """Locks runs, and answers which of their steps wait for events and which events they have got."""
+    yield Call("lock_to_wake", {"ids": encoded(runs)})
+    rows = yield Call("waiting_steps", {"ids": encoded(runs)})
+    waiting = {(run_id, step_id) for run_id, step_id, event_id in rows if event_id is None}
+    return Waiting(waiting, {(run_id, event_id) for run_id, _, event_id in rows if event_id is not None})
 
 
 def _meeting(waits: Sequence[WaitMet]) -> Flow[None]:
@@ -205,10 +259,12 @@ _FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
 def single_statement(changes: Sequence[Change]) -> bool:
     """Whether the commit is one statement, which needs no transaction around it."""
     kinds = {type(change) for change in changes}
-    return len(kinds) == 1 and not kinds & _SEVERAL_STATEMENTS
+    if len(kinds) != 1 or kinds & _SEVERAL_STATEMENTS:
+        return False
+    return not any(isinstance(change, RunSettled) and change.state == State.CANCELLED for change in changes)
 
 
-_SEVERAL_STATEMENTS = {ChildEnded, WaitMet}
+_SEVERAL_STATEMENTS = {ChildEnded, EndTold, WaitMet, CancelMet}
 
 
 # --- claiming -------------------------------------------------------------------------------------------------------
@@ -252,13 +308,15 @@ def burying(worker: str, renewed: str) -> Flow[bool]:
     return bool((yield Call("bury_worker", {"worker": worker, "renewed": renewed})))
 
 
-def rescuing(limit: int) -> Flow[list[Orphan]]:
+def rescuing(limit: int, dialect: Dialect) -> Flow[list[Orphan]]:
     rows = yield Call("lock_orphans", {"limit": limit})
     orphans = [_orphan(*row[:6], bool(row[6]), bool(row[7]), *row[8:]) for row in rows]  # SQLite has no booleans
     if orphans:
         changes = [change for orphan in orphans for change in rescue(orphan)]
         yield from _settling(_areas(changes))
-        yield from _telling_parents([change.run_id for change in changes if isinstance(change, KeyFreed)])
+        if ended := [change.run_id for change in changes if isinstance(change, KeyFreed)]:
+            yield from _telling_parents(ended)
+            yield from _telling(ended, dialect)
     return orphans
 
 
@@ -277,19 +335,53 @@ class Cancellation(NamedTuple):
     worker: str | None
 
 
-def cancelling(ids: Sequence[str], reason: str, *, state: str | None = None) -> Flow[list[Cancellation]]:
-    """`state`: only those that are still in it, and that nobody else is changing at the moment."""
+def cancelling(
+    ids: Sequence[str],
+    reason: str,
+    dialect: Dialect,
+    *,
+    state: str | None = None,
+    code: str = "cancelled",
+    reasons: Mapping[str, str] | None = None,
+) -> Flow[list[Cancellation]]:
+    """`state`: only those that are still in it, and that nobody else is changing at the moment. `code`: why, in one
+    word; what they wait for is cancelled with them. `reasons`: of those that have their own."""
     if state is not None:
         ids = yield from _still(state, ids)
+    own = encoded(reasons) if reasons else None
     cancelled: list[Cancellation] = []
     while ids:
-        rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason})
+        rows = yield Call("cancel_runs", {"ids": encoded(ids), "reason": reason, "code": code, "reasons": own})
         cancelled += [Cancellation(row[0], row[1], row[2]) for row in rows]
         ids = [row[0] for row in (yield Call("children_of", {"ids": encoded(ids)}))] if rows else []
+        code = "cancelled"
     if ended := [run.id for run in cancelled if run.state == "cancelled"]:
         freed = [{"run_id": run_id, "state": "cancelled"} for run_id in sorted(ended)]
         yield Call("free_keys", {"freed": encoded(freed)})
         yield from _telling_parents(ended)
+        yield from _telling(ended, dialect)
+    return cancelled
+
+
+OVERDUE = {"start_timeout": "it had not started in time", "finish_timeout": "it had not ended in time"}
+"""What is told of runs that are cancelled since they are late."""
+
+
+def looking_for_overdue() -> Flow[float | None]:
+    """Seconds until a run is overdue."""
+    wait = (yield Call("next_overdue", {}))[0][0]
+    return None if wait is None else max(0.0, wait)
+
+
+def ending_overdue(limit: int, dialect: Dialect) -> Flow[list[Cancellation]]:
+    """Cancels what has not started, or not ended, by its time."""
+    late: dict[str, str] = {}
+    for run_id, code in (yield Call("overdue", {"limit": limit})):
+        late.setdefault(run_id, code)
+    cancelled: list[Cancellation] = []
+    for code, reason in OVERDUE.items():
+        if ids := [run_id for run_id in late if late[run_id] == code]:
+            cancelled += yield from cancelling(ids, reason, dialect, code=code)
     return cancelled
 
 
@@ -303,12 +395,21 @@ def retrying(ids: Sequence[str], *, state: str | None = None) -> Flow[dict[str, 
     return {row[0]: row[1] for row in rows}
 
 
-def purging(ids: Sequence[str], *, state: str) -> Flow[list[str]]:
+def copying(run_id: str, *, copy: str, place: int) -> Flow[bool]:
+    """A new run like one that has ended, which remembers what that had completed before a place; False if it has not
+    ended."""
+    copied = yield Call("copy_run", {"id": run_id, "copy": copy})
+    if copied:
+        yield Call("copy_steps", {"id": run_id, "copy": copy, "place": place})
+    return bool(copied)
+
+
+def purging(ids: Sequence[str], dialect: Dialect, *, state: str) -> Flow[list[str]]:
     """Deletes runs that are still in the state. The keys of ended ones were freed when they ended, as far as they ever
-    are; those of waiting ones are freed as if they were cancelled."""
+    are; waiting ones are cancelled first, so that their keys are freed and whoever waits for them is told."""
     if purged := (yield from _still(state, ids)):
         if state in ("held", "ready"):
-            yield Call("free_keys", {"freed": encoded([{"run_id": run_id, "state": "cancelled"} for run_id in purged])})
+            yield from cancelling(purged, "purged", dialect)
         yield Call("purge_runs", {"ids": encoded(purged)})
         yield Call("prune_attempts", {"ids": encoded(purged)})
         yield Call("prune_steps", {"ids": encoded(purged)})

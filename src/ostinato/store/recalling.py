@@ -44,7 +44,7 @@ def recent(where: EventFilter) -> Flow[list[Event]]:
 
 def earlier(glob: str, since: int, after: int, limit: int) -> Flow[list[Event]]:
     """Events of a type, recorded from a moment on and after a number, the earliest first."""
-    first = max(after + 1, (yield from _first_since(since - _SLACK)))
+    first = max(after, (yield from before(since))) + 1
     types = yield from _types(glob)
     pages = []
     for kind in [row[0] for row in (yield Call("event_types", {}))] if types is None else types:
@@ -71,18 +71,9 @@ def _types(glob: str | None) -> Flow[list[str] | None]:
 
 
 def before(moment: int) -> Flow[int]:
-    """A number below those of all events that were recorded at a moment or later, and not far below: found by halving,
-    however many there are."""
-    ((high,),) = yield Call("highest_number", {})
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        rows = yield Call("event_from", {"number": middle + 1})
-        if not rows or rows[0][1] >= moment - _SLACK:
-            high = middle
-        else:
-            low = rows[0][0]
-    return low
+    """A number below those of all events that were recorded at a moment or later, and not far below."""
+    number: int = (yield Call("number_since", {"since": moment - _SLACK}))[0][0]
+    return number - 1
 
 
 def knowing(events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:

@@ -9,15 +9,17 @@ from msgspec import Raw, json, structs
 
 from ...errors import ConfigError, InvalidInput, UnknownSubscription
 from ...ids import new_id
+from ...model.cancelling import Rule, rules_in
 from ...model.change import Change, EventParked, EventRecorded, RunInserted
 from ...model.drainer import Trigger
 from ...model.event import DISPATCH_FAILED, Event, Page, Subscription, Unsuitable
 from ...model.filter import compile_filter
-from ...model.glob import GlobIndex
+from ...model.glob import GlobIndex, matches
 from ...model.mapper import compile_mapper
 from ...store.ports import Store, Transaction
 from ..door import NO_OPTIONS, Door
 from ..steps.meeting import met_waits
+from .cancelling import met_cancels
 from .draining import Consumed
 
 Entity = tuple[str, str]
@@ -198,6 +200,8 @@ class Dispatcher:
         self._version: tuple[int, int] | None = None
         self._matching = Matching(())
         self._known: frozenset[str] = frozenset()
+        self._cancelling: list[tuple[str, str]] = []
+        self._rules: GlobIndex[Rule] = GlobIndex()
 
     async def prepare(self) -> None:
         """Compiles all there is once before a pass begins, which holds the only write lock on SQLite."""
@@ -211,11 +215,17 @@ class Dispatcher:
         for event in page.events:
             decisions.decide(event)
         decisions.changes += await met_waits(self._store, transaction, page.events)
+        if self._cancelling:
+            decisions.changes += await met_cancels(self._store, transaction, page.events, self._rules)
         return Consumed(decisions.changes, decisions.triggers, decisions.parked)
 
     async def reach(self, transaction: Transaction, events: Sequence[Event]) -> int:
         matching = await self.refresh(transaction)
-        return next((place for place, event in enumerate(events) if matching.of(event)), len(events)) or 1
+        types = {event.type for event in events}
+        globs = {wait.glob for wait in await self._store.waits(transaction, sorted(types))}
+        awaited = {each for each in types if any(matches(glob, each) for glob in globs)}
+        concerned = (place for place, event in enumerate(events) if event.type in awaited or matching.of(event))
+        return next(concerned, len(events)) or 1
 
     def decisions(self, blocked: set[tuple[str, Entity]], *, replay: str | None = None) -> Decisions:
         return Decisions(self._matching, self._door, self._known, blocked, replay=replay)
@@ -236,4 +246,11 @@ class Dispatcher:
             subscriptions = await self._store.views.subscriptions()
             self._matching, self._version = Matching(subscriptions, self._matching), version
         self._known = frozenset([*functions, *self._functions])
+        self._know_rules([(name, stored) for name, stored in functions.items() if stored is not None])
         return self._matching
+
+    def _know_rules(self, stored: list[tuple[str, str]]) -> None:
+        """The events that cancel runs; compiled anew only if they have changed."""
+        if stored != self._cancelling:
+            rules = [rule for name, text in stored for rule in rules_in(name, text)]
+            self._rules, self._cancelling = GlobIndex([(rule.glob, rule) for rule in rules]), stored

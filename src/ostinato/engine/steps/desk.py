@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from ...errors import StoreError
 from ...model.change import Change, StepSaved
 from ...model.step import Memo
@@ -17,7 +19,7 @@ MOST_RUNS_READ = 200
 LONGEST_PAUSE = 5.0
 
 
-class _Save(NamedTuple):
+class _Save(Struct, eq=False, frozen=True, gc=False):
     step: StepSaved
     others: Sequence[Change]
     """What is committed with it, or not at all."""
@@ -68,13 +70,14 @@ class StepDesk:
 
     async def _save_all(self) -> None:
         while self._saves:
-            batch, self._saves = self._saves[:LARGEST_COMMIT], self._saves[LARGEST_COMMIT:]
+            batch, self._saves = _together(self._saves)
             await self._commit(batch)
 
     async def _commit(self, batch: Sequence[_Save]) -> None:
-        """Tries until the database answers: what was done is known here, and nowhere else."""
+        """Tries until the database answers: what was done is known here, and nowhere else. So it is for steps of
+        handlers that were stopped meanwhile, whose futures are cancelled."""
         failures = 0
-        while batch := [save for save in batch if not save.accepted.done()]:
+        while batch:
             try:
                 committed = await self._store.commit(_changes(batch))
             except StoreError as error:
@@ -96,17 +99,15 @@ class StepDesk:
 
     async def _unsaved(self, batch: Sequence[_Save]) -> Sequence[_Save]:
         """A failed commit may have committed. Steps can be saved again; what came with them must not come twice."""
-        if not any(save.others for save in batch):
-            return batch
-        try:
-            memos = await self._store.memos([save.step.run_id for save in batch if save.others])
-        except StoreError:
-            return batch
-        known = {(memo.run_id, memo.id) for memo in memos}
+        runs = sorted({save.step.run_id for save in batch if save.others})
+        known = {(memo.run_id, memo.id) for memos in [await self.memos(run_id) for run_id in runs] for memo in memos}
+        unsaved: list[_Save] = []
         for save in batch:
             if save.others and (save.step.run_id, save.step.id) in known:
                 _resolve(save.accepted, True)
-        return batch
+            else:
+                unsaved.append(save)
+        return unsaved
 
     async def _isolate(self, batch: Sequence[_Save], error: Exception) -> None:
         """A step that the database cannot take must not take the others with it."""
@@ -130,6 +131,11 @@ class StepDesk:
                 self._reads = [read for read in [*batch, *self._reads] if not read.memos.done()]
                 await self._pause(failures, error)
                 continue
+            except Exception as error:
+                for read in batch:
+                    if not read.memos.done():
+                        read.memos.set_exception(error)
+                continue
             failures = 0
             found: dict[str, list[Memo]] = {read.run_id: [] for read in batch}
             for memo in memos:
@@ -137,6 +143,15 @@ class StepDesk:
             for read in batch:
                 if not read.memos.done():
                     read.memos.set_result(found[read.run_id])
+
+
+def _together(saves: list[_Save]) -> tuple[list[_Save], list[_Save]]:
+    """What is committed now, and what later: never a run under two leases, since a commit answers for runs."""
+    leases: dict[str, int] = {}
+    for place, save in enumerate(saves[:LARGEST_COMMIT]):
+        if leases.setdefault(save.step.run_id, save.step.lease_no) != save.step.lease_no:
+            return saves[:place], saves[place:]
+    return saves[:LARGEST_COMMIT], saves[LARGEST_COMMIT:]
 
 
 def _changes(batch: Sequence[_Save]) -> list[Change]:

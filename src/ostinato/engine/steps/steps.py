@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from msgspec import Struct, json
 
 from ...clock import Duration, seconds
 from ...codec import ResultType, sorted_json
 from ...errors import Cancel, ConfigError, InvalidInput, InvalidOption, StepFailed, StepMisused, StoreUnavailable
-from ...model.change import Change, StepSaved
+from ...model.change import Change, StepSaved, WaitMet
 from ...model.outcome import Stop, failure
 from ...model.retry import Retry
 from ...model.run import Reason
@@ -24,8 +22,9 @@ from ...model.step import LONGEST_NAME, Kind, Memo, Status, StepError, error_in,
 from ...shield import shielded
 from ...telemetry import StepCompleted, StepRetried
 from ...telemetry import StepFailed as StepFailedEvent
+from ..door import is_storable
 from ..threads import in_thread
-from .suspending import Suspending, Suspension
+from .suspending import Suspension
 
 if TYPE_CHECKING:
     from ...model.event import Event
@@ -36,7 +35,16 @@ if TYPE_CHECKING:
 inside_step: ContextVar[str | None] = ContextVar("ostinato_step", default=None)
 """The step in whose function we are."""
 
-_results: WeakKeyDictionary[Callable[..., Any], ResultType] = WeakKeyDictionary()
+
+class _Callee(NamedTuple):
+    """What is known of a step's function."""
+
+    is_async: bool
+    result: ResultType
+
+
+_callees: dict[tuple[object, object], _Callee] = {}
+_MOST_CALLEES = 10_000
 
 
 class StepOptions(Struct, frozen=True):
@@ -53,18 +61,24 @@ class StepOptions(Struct, frozen=True):
             known = ", ".join(self.__struct_fields__)
             raise InvalidOption(f"unknown option {min(unknown)!r} of a step; options are {known}")
         merged = {**{name: getattr(self, name) for name in self.__struct_fields__}, **options}
-        if merged["key"] is not None and not isinstance(merged["key"], str):
-            raise InvalidOption(f"key={merged['key']!r} must be text")
+        if merged["key"] is not None and not is_storable(merged["key"]):
+            raise InvalidOption(f"key={merged['key']!r} must be text without NUL")
         if merged["retry"] is not None and not isinstance(merged["retry"], Retry):
             raise InvalidOption(f"retry={merged['retry']!r} must be a Retry, like Retry('30s', '5m')")
         merged["timeout"] = _timeout(merged["timeout"])
         return StepOptions(**merged)
 
+    def only_key(self, verb: str) -> str | None:
+        """The key, of a step that can have nothing else."""
+        if self.retry is not None or self.timeout is not None or self.tx:
+            raise InvalidOption(f"run.options() for run.{verb}() takes key= alone")
+        return self.key
+
 
 NO_OPTIONS = StepOptions()
 
 
-class Step(Struct, eq=False):
+class Step(Struct, eq=False, gc=False):
     """One call of a step."""
 
     id: str
@@ -74,6 +88,8 @@ class Step(Struct, eq=False):
     input: str | None
     memo: Memo | None
     began: float
+    is_async: bool = True
+    retried: int = 0
     noted: bool = False
     """Whether the database knows that it runs."""
 
@@ -84,10 +100,11 @@ class Steps:
     def __init__(self, active: Active, tools: Tools) -> None:
         self._active, self._tools = active, tools
         self._claimed = active.claimed
+        self._own_id = active.claimed.id.encode()
         self._memos: dict[str, Memo] | None = {} if active.claimed.lease_no == 1 else None
         self._loading: asyncio.Future[None] | None = None
         self._loaded_at = monotonic()
-        self._repeats: Counter[tuple[str, bytes]] = Counter()
+        self._repeats: dict[tuple[str, bytes], int] = {}
         self._places = 0
         self._size = 0
         self.running: dict[str, Step] = {}
@@ -112,53 +129,65 @@ class Steps:
         """Whether a wait of this run has got the event already."""
         return any(memo.event_id == event_id for memo in (self._memos or {}).values())
 
+    async def meet(self, step: Step, event: Event) -> None:
+        """Gives an event to a step that waits, unless another of the run has it or got it meanwhile."""
+        met = WaitMet(self._claimed.id, step.id, event.id, json.encode(event).decode())
+        await self._tools.store.commit([met])
+
     # --- who is who
 
     async def find(self, name: str, told_apart_by: bytes, kind: Kind, given: str | None = None) -> Step:
         """The step that is called now. What makes it different from others is settled before anything is awaited."""
-        self._check(name)
-        same = (name, told_apart_by)
-        repeat = self._repeats[same]
-        self._repeats[same] = repeat + 1
-        step_id = identity(name, told_apart_by, repeat)
-        memos = self._memos if self._memos is not None else await self._load()
-        memo = memos.get(step_id)
-        if memo is not None and memo.kind != kind:
-            raise StepMisused(
-                f"step {name!r} was a {memo.kind} when this run began and is a {kind} now; give it another name"
-            )
-        if memo is None:
-            self._places += 1
-        return Step(step_id, name, self._places - 1 if memo is None else memo.place, kind, given, memo, monotonic())
+        step_id = self._identify(name, told_apart_by)
+        if self._memos is None:
+            await self._load()
+        return self._called_now(step_id, name, kind, given)
 
-    def _check(self, name: object) -> None:
-        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-            raise InvalidOption(f"a step's name must be text of 1 to {LONGEST_NAME} printable characters, not {name!r}")
+    def _identify(self, given: object, told_apart_by: bytes) -> str:
+        name = given if isinstance(given, str) else ""
+        if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+            raise InvalidOption(
+                f"a step's name must be text of 1 to {LONGEST_NAME} printable characters, not {given!r}"
+            )
         if (outer := inside_step.get()) is not None:
             raise StepMisused(f"step {name!r} inside step {outer!r}; steps follow each other, none contains another")
-        if self.suspension.outcome is not None:
-            raise Suspending
+        self.suspension.join()
+        # The run's own id, in an idempotency key say, tells none of its steps apart; a copy of the run must find them.
+        same = (name, told_apart_by.replace(self._own_id, b"\x01"))
+        repeat = self._repeats.get(same, 0)
+        self._repeats[same] = repeat + 1
+        return identity(*same, repeat)
 
-    async def _load(self) -> dict[str, Memo]:
+    def _called_now(self, step_id: str, name: str, kind: Kind, given: str | None) -> Step:
+        assert self._memos is not None
+        memo = self._memos.get(step_id)
+        if memo is not None:
+            return Step(step_id, name, memo.place, kind, given, memo, monotonic())
+        self._places += 1
+        return Step(step_id, name, self._places - 1, kind, given, None, monotonic())
+
+    async def _load(self) -> None:
         """Reads what is remembered, once, whoever asks first."""
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._read())
         await asyncio.shield(self._loading)
-        assert self._memos is not None
-        return self._memos
 
     async def _read(self) -> None:
         memos = await self._tools.desk.memos(self._claimed.id)
         self._loaded_at = monotonic()
-        self._memos = {memo.id: memo for memo in memos}
-        self._places = max((memo.place + 1 for memo in memos), default=0)
-        self._size = sum(len(memo.output) for memo in memos if memo.output is not None)
+        if self._memos is None:
+            self._memos = {}
+            self._places = max((memo.place + 1 for memo in memos), default=0)
+            self._size = sum(_size(memo.output) for memo in memos if memo.output is not None)
+        self._memos.update((memo.id, memo) for memo in memos)
 
     async def reread(self, step: Step) -> Memo:
         """What the database remembers of a step that others may have ended."""
         await self._read()
         assert self._memos is not None
-        return self._memos[step.id]
+        if (memo := self._memos.get(step.id)) is None:
+            await self.lost()
+        return memo
 
     def remaining(self, memo: Memo) -> float:
         """Seconds until a pending step goes on by itself."""
@@ -198,13 +227,8 @@ class Steps:
             self._active.ask_to_stop(Stop.CANCEL)
         else:
             self._active.ask_to_stop(Stop.LEASE_LOST)
+        await asyncio.sleep(0)  # where the function's own task is cancelled, once
         raise asyncio.CancelledError
-
-    def keep(self, step: Step, status: Status, output: str | None = None, error: str | None = None) -> None:
-        """Remembers here what was saved."""
-        memos = self._memos
-        if memos is not None:
-            memos[step.id] = Memo(self._claimed.id, step.id, step.place, step.kind, status, output, error)
 
     # --- doing
 
@@ -219,17 +243,21 @@ class Steps:
         """The result of a step, done now or remembered."""
         if not callable(function):
             raise StepMisused(f"step {name!r} needs a function to call, and {function!r} is none")
+        callee = _callee(function)
         told_apart_by, given = _told_apart(name, args, kwargs, options.key)
-        step = await self.find(name, told_apart_by, Kind.STEP, given)
-        result = _result_type(function)
+        step_id = self._identify(name, told_apart_by)
+        if self._memos is None:
+            await self._load()
+        step = self._called_now(step_id, name, Kind.STEP, given)
+        step.is_async = callee.is_async
         if (memo := step.memo) is not None:
             if memo.status == Status.COMPLETED:
-                return result.read(memo.output or "null")
+                return _remembered(name, callee.result, memo)
             if memo.status == Status.FAILED:
                 raise failed(name, memo)
             if memo.status == Status.PENDING and self.remaining(memo) > 0:
-                await self.suspension.wait(Reason.STEP_RETRY)
-        return await self._do(step, function, args, kwargs, options, result)
+                await self.suspension.wait(Reason.STEP_RETRY, step.id)
+        return await self._do(step, function, args, kwargs, options, callee.result)
 
     async def _do(
         self,
@@ -242,11 +270,10 @@ class Steps:
     ) -> Any:
         """Tries until it is done, has failed for good, or has to wait for the next try."""
         retried = step.memo.retry_count if step.memo is not None else 0
-        retry = options.retry if options.retry is not None else self._active.retry
         while True:
             self.suspension.begin()
             self.running[step.id] = step
-            step.began = monotonic()
+            step.began, step.retried, step.noted = monotonic(), retried, False
             try:
                 if options.tx:
                     return await self._do_in_transaction(step, function, args, kwargs, options, result, retried)
@@ -255,13 +282,14 @@ class Steps:
             except (Cancel, StepMisused, StoreUnavailable, StepFailed):
                 raise
             except Exception as error:
+                retry = options.retry if options.retry is not None else self._active.retry
                 delay = await self._failed(step, error, retry, retried)
             finally:
                 self.running.pop(step.id, None)
                 self.suspension.end()
             retried += 1
             if delay > 0:
-                await self.suspension.wait(Reason.STEP_RETRY)
+                await self.suspension.wait(Reason.STEP_RETRY, step.id)
 
     async def _timed(
         self,
@@ -272,12 +300,13 @@ class Steps:
         kwargs: Mapping[str, Any],
     ) -> Any:
         token = inside_step.set(step.name)
+        call = function if step.is_async else self._threaded(function)
         try:
             if options.timeout is None:
-                return await self._called(function, args, kwargs)
+                return await call(*args, **kwargs)
             try:
                 async with asyncio.timeout(options.timeout) as deadline:
-                    return await self._called(function, args, kwargs)
+                    return await call(*args, **kwargs)
             except TimeoutError as error:
                 if not deadline.expired():
                     raise
@@ -285,19 +314,20 @@ class Steps:
         finally:
             inside_step.reset(token)
 
-    async def _called(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        if _is_async(function):
-            return await function(*args, **kwargs)
-        value = await in_thread(self._tools.threads, self._active, lambda: function(*args, **kwargs))
-        return await value if inspect.isawaitable(value) else value
+    def _threaded(self, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            value = await in_thread(self._tools.threads, self._active, lambda: function(*args, **kwargs))
+            return await value if inspect.isawaitable(value) else value
+
+        return call
 
     async def _done(self, step: Step, value: Any, result: ResultType, retried: int) -> Any:
-        encoded, again = self._kept(step, value, result)
+        encoded, again = self._kept(value, result)
         await self.save(step, Status.COMPLETED, output=encoded, retry_count=retried)
-        self.completed(step, encoded)
+        self.completed(step)
         return again
 
-    def _kept(self, step: Step, value: Any, result: ResultType) -> tuple[str, Any]:
+    def _kept(self, value: Any, result: ResultType) -> tuple[str, Any]:
         """The result as it is stored and as it comes back; one that cannot be kept is the step's failure for good."""
         tools = self._tools
         try:
@@ -309,12 +339,11 @@ class Steps:
                 )
         except InvalidInput as error:
             raise _Unkeepable(str(error)) from error
+        self._size += len(encoded)
         return encoded.decode(), again
 
-    def completed(self, step: Step, encoded: str) -> None:
-        """It is saved: remembers it here too, and tells who listens."""
-        self._size += len(encoded)
-        self.keep(step, Status.COMPLETED, encoded)
+    def completed(self, step: Step) -> None:
+        """It is saved: tells who listens."""
         telemetry = self._tools.telemetry
         if telemetry.wants(StepCompleted):
             telemetry.announce(
@@ -339,9 +368,9 @@ class Steps:
     ) -> Any:
         """The step's statements and its memo, committed together or not at all."""
         async with self._tools.step_transaction() as (transaction, tx):
-            given = tx if _is_async(function) else self._tools.blocking(tx)
+            given = tx if step.is_async else self._tools.blocking(tx)
             value = await self._timed(step, options, function, (given, *args), kwargs)
-            encoded, again = self._kept(step, value, result)
+            encoded, again = self._kept(value, result)
             saved = self.change(step, Status.COMPLETED, output=encoded, retry_count=retried)
             if (await transaction.apply([saved])).refused:
                 await transaction.rollback()
@@ -351,7 +380,7 @@ class Steps:
             except StoreUnavailable:
                 if not await self._was_committed(step):
                     raise
-        self.completed(step, encoded)
+        self.completed(step)
         return again
 
     async def _was_committed(self, step: Step) -> bool:
@@ -368,7 +397,6 @@ class Steps:
         encoded = json.encode(why).decode()
         if delay is None:
             await self.save(step, Status.FAILED, error=encoded, retry_count=retried)
-            self.keep(step, Status.FAILED, error=encoded)
         else:
             await self.save(step, Status.PENDING, error=encoded, retry_count=retried + 1, delay=delay)
         self._announce_failure(step, why, retried, delay)
@@ -437,15 +465,38 @@ def _shown(given: bytes) -> str | None:
     return given.decode()
 
 
-def _result_type(function: Callable[..., Any]) -> ResultType:
-    function = getattr(function, "__func__", function)
+def _size(encoded: str) -> int:
+    return len(encoded) if encoded.isascii() else len(encoded.encode())
+
+
+def _remembered(name: str, result: ResultType, memo: Memo) -> Any:
     try:
-        found = _results.get(function)
-    except TypeError:  # not every callable can be remembered
-        return ResultType(function)
+        return result.read(memo.output or "null")
+    except InvalidInput as error:
+        raise StepMisused(
+            f"step {name!r} was done, and {error}; a step that returns something else needs another name"
+        ) from error
+
+
+def _callee(function: Callable[..., Any]) -> _Callee:
+    """Known once per place in the code, and what is annotated there: closures are made anew for every call."""
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is None:  # partials and objects that can be called
+        return _Callee(_is_async(function), ResultType(function))
+    try:
+        place = code, plain.__annotations__.get("return", _UNANNOTATED)
+        found = _callees.get(place)
+    except TypeError:  # an annotation that cannot be compared with others
+        return _Callee(_is_async(function), ResultType(plain))
     if found is None:
-        found = _results[function] = ResultType(function)
+        if len(_callees) >= _MOST_CALLEES:
+            _callees.clear()
+        found = _callees[place] = _Callee(_is_async(function), ResultType(plain))
     return found
+
+
+_UNANNOTATED = object()
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,8 @@ class Bearings(NamedTuple):
 
     version: tuple[int, int]
     """Something that changes whenever a subscription does."""
-    functions: Sequence[str]
+    functions: Mapping[str, str | None]
+    """Those that workers have declared, and which events cancel their runs, as JSON."""
 
 
 class Ledger(Protocol):

@@ -35,6 +35,11 @@ class DeclaredFunction(Struct, frozen=True):
     input_schema: Raw | None = None
     version: str | None = None
     priority: int = 0
+    start_timeout: float | None = None
+    finish_timeout: float | None = None
+    lifecycle: Raw | None = None
+    on_failure: str | None = None
+    cancel_on: Raw | None = None
 
 
 class DeclaredQueue(Struct, frozen=True):

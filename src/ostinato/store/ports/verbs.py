@@ -14,7 +14,17 @@ class Verbs(Protocol):
     async def cancel(self, ids: Sequence[str], reason: str, *, state: State | None = None) -> list[Cancellation]:
         """Ends what waits and asks for what runs to be stopped; with `state`, only what is still in it."""
 
+    async def next_overdue(self) -> float | None:
+        """Seconds until a run has not started, or not ended, by its time."""
+
+    async def end_overdue(self, limit: int) -> list[Cancellation]:
+        """Cancels at most so many runs that are overdue, and what they wait for."""
+
     async def retry(self, ids: Sequence[str], *, state: State | None = None) -> dict[str, str]: ...
+
+    async def copy(self, run_id: str, *, copy: str, place: int) -> bool:
+        """Makes a run, `copy`, like one that has ended, with the steps that it had completed before a place; False when
+        there is none that has ended."""
 
     async def purge(self, ids: Sequence[str], *, state: State) -> list[str]:
         """Deletes runs that are still in the state, with their attempts; answers those that it deleted."""

@@ -19,6 +19,7 @@ from ...model.view import (
     RunView,
     ScheduleView,
     Selection,
+    StepView,
     SubscriptionView,
     WorkerView,
 )
@@ -31,6 +32,12 @@ class Views(Protocol):
     async def run(self, run_id: str) -> RunView | None: ...
 
     async def runs(self, where: RunFilter) -> list[RunView]: ...
+
+    async def children(self, run_id: str) -> list[RunView]:
+        """The runs that its steps have started."""
+
+    async def steps(self, run_id: str) -> list[StepView]:
+        """The steps of a run, in the order of their first calls."""
 
     async def counts(self) -> list[RunCount]: ...
 

@@ -14,10 +14,13 @@ class Claims(Protocol):
     def works_aside(self) -> bool:
         """Whether the database works while Python does: then claiming in halves keeps both busy, else in wholes."""
 
-    async def claim(self, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
-        """Takes at most `limit` ready runs, in order, for a live worker."""
+    async def claim(
+        self, queue: str, limit: int, *, worker: str, mark: Mark, versions: str | None = None
+    ) -> list[Claimed]:
+        """Takes at most `limit` ready runs, in order, for a live worker. `versions`: function → version, as JSON, for
+        those that have one."""
 
-    async def claim_suspect(self, queue: str, *, worker: str) -> Claimed | None:
+    async def claim_suspect(self, queue: str, *, worker: str, versions: str | None = None) -> Claimed | None:
         """Takes one run whose last worker died."""
 
     async def owned(self, queue: str, *, worker: str) -> list[tuple[str, int]]:

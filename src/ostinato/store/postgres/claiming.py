@@ -13,7 +13,9 @@ _claimed: Callable[..., Claimed] = Claimed
 _order = attrgetter("due", "id")
 
 
-def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+def claiming(
+    queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool, versions: str | None = None
+) -> Flow[list[Claimed]]:
     rows = yield Call(
         "claim",
         {
@@ -24,6 +26,7 @@ def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) 
             "mark_id": mark.id,
             "suspect": suspect,
             "alone": suspect or limit == 1,
+            "versions": versions,
         },
     )
     claimed = [_claimed(*row, suspect) for row in rows]

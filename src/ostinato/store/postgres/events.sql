@@ -47,12 +47,23 @@ where entity_type = :entity_type and entity_id = :entity_id
 order by sequence_no desc
 limit :limit
 
--- name: highest_number
-select coalesce(max(sequence_no), 0) from ostinato.events
-
--- name: event_from
--- The first event of this number or a higher one.
-select sequence_no, ostinato.micros(recorded_at) from ostinato.events where sequence_no >= :number::bigint order by sequence_no limit 1
+-- name: number_since
+-- The lowest number of what was recorded from a moment on, found by halving: one statement, however many events there are.
+with recursive halving (low, high) as (
+    select 0::bigint, coalesce((select max(sequence_no) + 1 from ostinato.events), 0)
+    union all
+    select case when found.is_later then h.low else found.sequence_no + 1 end,
+           case when found.is_later then (h.low + h.high) / 2 else h.high end
+    from halving h
+    cross join lateral (
+        select e.sequence_no, e.recorded_at >= to_timestamp(:since::bigint / 1000000.0) as is_later
+        from ostinato.events e
+        where e.sequence_no >= (h.low + h.high) / 2
+        order by e.sequence_no
+        limit 1) found
+    where h.low < h.high
+)
+select low from halving where low >= high
 
 -- name: event_types
 -- Every type once: a step along the index for each, however many events there are.

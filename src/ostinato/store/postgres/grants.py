@@ -38,7 +38,7 @@ def producing() -> list[Privilege]:
         Privilege("usage", "schema"),
         *(Privilege("execute", "function", name) for name in (*_ENQUEUING, *_RECORDING)),
         Privilege("select", "table", HISTORY),
-        Privilege("select", "table", "functions", ("name", "queue", "priority")),
+        Privilege("select", "table", "functions", ("name", "queue", "priority", *_TERMS)),
         Privilege("select", "table", "queues", ("name", "max_waiting")),
         Privilege("select", "table", "runs", ("id", "queue", "state")),
         Privilege("insert", "table", "runs", _inserted(script, "runs")),
@@ -86,7 +86,9 @@ _ENQUEUING = (
     "check_functions",
     "check_room",
     "take_keys",
+    "force_keys",
     "drop_old_keys",
+    "terms_of",
     "ring",
     "ring_for",
     "somebody_sleeps",
@@ -94,6 +96,9 @@ _ENQUEUING = (
     "micros",
 )
 
+
+_TERMS = ("start_timeout", "finish_timeout", "cancel_on")
+"""What functions declare that is written to their runs."""
 
 _RECORDING = ("record", "event_request", "event_text", "insert_events", "adopt_ledger", "ring_ledger")
 

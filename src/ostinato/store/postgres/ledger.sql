@@ -106,8 +106,9 @@ on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
 where drainers.glob <> excluded.glob or drainers.origin <> excluded.origin
 
 -- name: bearings
--- What is different whenever a subscription is, and the functions that there are.
-select count(*), coalesce(max(version), 0), (select coalesce(jsonb_agg(name), '[]')::text from ostinato.functions)
+-- What is different whenever a subscription is, and the functions that there are, with the events that cancel their runs.
+select count(*), coalesce(max(version), 0),
+       (select coalesce(jsonb_object_agg(name, cancel_on::text), '{}')::text from ostinato.functions)
 from ostinato.subscriptions
 
 -- name: subscriptions

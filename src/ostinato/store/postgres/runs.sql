@@ -29,7 +29,8 @@ returning case when :ring::boolean
 -- (due, id) >= the mark is an index bound: entries that vacuum cannot remove yet are not walked.
 update ostinato.runs
 set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
-    woken = false, certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock())
+    woken = false, certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock()),
+    version = (select :versions::text::jsonb)->>function  -- read once, not for every run
 where id = any(array(
     select id from ostinato.runs
     where queue = :queue and suspect = :suspect and state = 'ready'
@@ -63,19 +64,23 @@ with settled as (
     update ostinato.runs r
     set state = case when s.state = 'held' and case when s.suspended then r.woken else s.delay <= 0 end then 'ready' else s.state end,
         reason = case when s.state = 'held' and not case when s.suspended then r.woken else s.delay <= 0 end then s.reason end,
-        run_at = case when s.state = 'held' then s.until else r.run_at end,
-        due = case when s.state = 'held' then ostinato.micros(s.until) - 1000000 * r.priority::bigint else r.due end,
+        run_at = case when s.state <> 'held' then r.run_at when s.suspended and r.woken then ostinato.clock() else s.until end,
+        due = case when s.state <> 'held' then r.due
+                   else ostinato.micros(case when s.suspended and r.woken then ostinato.clock() else s.until end)
+                        - 1000000 * r.priority::bigint end,
         attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
-        error = coalesce(s.error, r.error), worker = null,
+        error = case when r.cancel_requested then r.error else coalesce(s.error, r.error) end, worker = null,
         ended_at = case when s.state in ('failed', 'cancelled') then ostinato.clock() end
     from (
         select e->>'run_id' as id, (e->>'lease_no')::integer as lease_no, e->>'state' as state, e->>'reason' as reason,
                coalesce((e->>'delay')::double precision, 0) as delay, e->'error' as error,
                coalesce((e->>'refund')::integer, 0) as refund, coalesce((e->>'suspect')::boolean, false) as suspect,
                coalesce((e->>'uncounted')::smallint, 0::smallint) as uncounted,
-               coalesce((e->>'suspended')::boolean, false) as suspended,
-               case when (e->>'suspended')::boolean
-                    then coalesce((select min(wake_at) from ostinato.steps where run_id = e->>'run_id' and status = 'pending'),
+               e ? 'suspended' as suspended,
+               case when e ? 'suspended'
+                    then coalesce((select min(wake_at) from ostinato.steps
+                                   where run_id = e->>'run_id' and status = 'pending'
+                                     and id = any(array(select jsonb_array_elements_text(e->'suspended')))),
                                   ostinato.clock() + interval '100 years')
                     else ostinato.clock() + coalesce((e->>'delay')::double precision, 0) * interval '1 second'
                end as until
@@ -137,12 +142,13 @@ order by run_at
 limit 1
 
 -- name: cancel_runs
--- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins.
+-- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins. Some may have reasons of
+-- their own.
 with cancelled as (
     update ostinato.runs r
     set cancel_requested = true,
         error = case when r.cancel_requested then r.error
-                     else jsonb_build_object('code', 'cancelled', 'message', :reason::text) end,
+                     else jsonb_build_object('code', :code::text, 'message', coalesce(:reasons::text::jsonb->>r.id, :reason::text)) end,
         state = case when r.state = 'running' then r.state else 'cancelled' end,
         reason = null,
         ended_at = case when r.state = 'running' then null else ostinato.clock() end
@@ -159,6 +165,57 @@ with cancelled as (
     from cancelled
 )
 select id, state, worker from cancelled cross join announced
+
+-- name: overdue
+-- What has not started, or not ended, by its time. The clock is asked first, so that the indexes can be walked up to it.
+select id, 'start_timeout' from (
+    select id from ostinato.runs
+    where start_by <= (select ostinato.clock()) and started_at is null and ended_at is null
+    order by start_by
+    limit :limit
+    for update skip locked) unstarted
+union all
+select id, 'finish_timeout' from (
+    select id from ostinato.runs
+    where finish_by <= (select ostinato.clock()) and ended_at is null and not cancel_requested
+    order by finish_by
+    limit :limit
+    for update skip locked) unended
+
+-- name: next_overdue
+-- Seconds until a run is overdue.
+select extract(epoch from least(
+    (select start_by from ostinato.runs where start_by is not null and started_at is null and ended_at is null
+     order by start_by limit 1),
+    (select finish_by from ostinato.runs where finish_by is not null and ended_at is null and not cancel_requested
+     order by finish_by limit 1)) - ostinato.clock())::double precision
+
+-- name: watched_runs
+-- The runs of a function that events cancel, and which do: those that began before it, and whose input has its values at the paths.
+with unended as materialized (
+    select r.id, r.created_at, coalesce((select jsonb_agg(r.input #> string_to_array(given.path, '.') order by given.place)
+                                         from jsonb_array_elements_text(:paths::text::jsonb) with ordinality as given (path, place)),
+                                        '[]') as found
+    from ostinato.runs r
+    where r.function = :function and r.watched and r.ended_at is null and not r.cancel_requested
+)
+select u.id, (w.e->>'place')::integer
+from jsonb_array_elements(:wanted::text::jsonb) as w(e)
+join unended u on u.found = w.e->'values'
+where u.created_at < to_timestamp((w.e->>'recorded')::bigint / 1000000.0)
+
+-- name: ends
+-- What is to be told of runs that have ended: to the ledger, and to the function that is for those that failed.
+select r.id, r.function, r.state, r.input::text, r.error::text, greatest(r.attempt - 1, 0), ostinato.micros(r.started_at),
+       ostinato.micros(r.ended_at),
+       (select count(*) from ostinato.steps s where s.run_id = r.id and s.status = 'completed'),
+       coalesce(jsonb_exists(f.lifecycle, r.state), false), n.name, n.queue, n.priority
+from ostinato.runs r
+join ostinato.functions f on f.name = r.function
+left join ostinato.functions n on n.name = f.on_failure and r.state = 'failed'
+where r.id = any(array(select jsonb_array_elements_text(:ids::text::jsonb))) and r.ended_at is not null
+  and (jsonb_exists(f.lifecycle, r.state) or n.name is not null)
+order by r.id
 
 -- name: owned_runs
 -- What a worker holds in a queue, whether it knows or not.
@@ -183,7 +240,11 @@ where keys.until <= ostinato.clock()
 -- name: retry_runs
 update ostinato.runs r
 set state = 'ready', attempt = 0, suspect = false, uncounted = 0, certain = false, woken = false, cancel_requested = false,
-    run_at = ostinato.clock(), due = ostinato.micros(ostinato.clock()) - 1000000 * r.priority::bigint, ended_at = null
+    run_at = ostinato.clock(), due = ostinato.micros(ostinato.clock()) - 1000000 * r.priority::bigint, ended_at = null,
+    start_by = case when r.start_by is not null then ostinato.clock() + interval '1 second' * (
+        select f.start_timeout from ostinato.functions f where f.name = r.function) end,
+    finish_by = case when r.finish_by is not null then ostinato.clock() + interval '1 second' * (
+        select f.finish_timeout from ostinato.functions f where f.name = r.function) end
 where r.id = any(array(
     select id from ostinato.runs
     where id = any(array(select jsonb_array_elements_text(:ids::text::jsonb))) and state in ('failed', 'cancelled')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import lru_cache
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -200,6 +200,12 @@ class PostgresStore(FlowStore):
         finally:
             self._engine_pool.release(connection)
 
+    async def rewrite(self, make: Callable[[], Flow[T]]) -> T:
+        for _ in range(_TRIES - 1):
+            with suppress(*RETRIABLE):
+                return await self.write(make())
+        return await self.write(make())
+
     async def _transact(self, connection: Connection, flow: Flow[T]) -> T:
         async with connection.transaction():
             return await self.execute(connection, flow)
@@ -268,8 +274,10 @@ class PostgresStore(FlowStore):
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         return claiming.completing(settlements)
 
-    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
-        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
+    def claiming(
+        self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool, versions: str | None = None
+    ) -> Flow[list[Claimed]]:
+        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect, versions=versions)
 
     def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
         rows = yield Call("insert_events", {"events": flows.encoded(events), "ring": self.notify})
@@ -282,7 +290,7 @@ class PostgresStore(FlowStore):
         return {row[0]: row[1] for row in rows}
 
     def _is_plain(self, run: RunInserted) -> bool:
-        plain = run.key is None and run.run_at is None and run.parent_run is None
+        plain = run.key is None and run.run_at is None and run.parent_run is None and run.terms is None
         return plain and run.queue is not None and run.queue not in self._capped
 
     def _insert_one(self, run: RunInserted) -> Call:

@@ -3,9 +3,11 @@
 -- name: run
 select to_jsonb(v)::text from (
     select r.id, r.function, r.queue, r.state, r.reason, r.priority, r.attempt, r.lease_no, r.key, r.invoked_by, r.timeout,
-           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.cancel_requested, r.suspect,
+           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.start_by, r.finish_by, r.cancel_requested, r.suspect,
            r.worker as locked_by, w.expires_at as lease_expires_at, r.input, r.output, r.error, r.metadata,
+           r.version, r.parent_run as parent, r.copied_from,
            coalesce(q.paused, false) as queue_paused, f.attempts as attempts_allowed,
+           (select count(*) from ostinato.steps s where s.run_id = r.id and s.status in ('pending', 'running')) as pending_steps,
            coalesce((select jsonb_agg(to_jsonb(a) - 'run_id' order by a.lease_no) from ostinato.attempts a where a.run_id = r.id), '[]') as attempts
     from ostinato.runs r
     left join ostinato.workers w on w.id = r.worker
@@ -17,8 +19,9 @@ select to_jsonb(v)::text from (
 -- name: runs
 select to_jsonb(v)::text from (
     select r.id, r.function, r.queue, r.state, r.reason, r.priority, r.attempt, r.lease_no, r.key, r.invoked_by, r.timeout,
-           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.cancel_requested, r.suspect,
+           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.start_by, r.finish_by, r.cancel_requested, r.suspect,
            r.worker as locked_by, w.expires_at as lease_expires_at, r.input, r.output, r.error, r.metadata,
+           r.version, r.parent_run as parent, r.copied_from,
            coalesce(q.paused, false) as queue_paused, f.attempts as attempts_allowed
     from ostinato.runs r
     left join ostinato.workers w on w.id = r.worker
@@ -36,6 +39,32 @@ select to_jsonb(v)::text from (
       and (:before::text is null or r.id < :before)
     order by r.id desc
     limit :limit
+) v
+
+-- name: children
+-- The runs that steps of a run have started, in that order.
+select to_jsonb(v)::text from (
+    select r.id, r.function, r.queue, r.state, r.reason, r.priority, r.attempt, r.lease_no, r.key, r.invoked_by, r.timeout,
+           r.created_at, r.run_at, r.claimed_at, r.started_at, r.ended_at, r.start_by, r.finish_by, r.cancel_requested, r.suspect,
+           r.worker as locked_by, w.expires_at as lease_expires_at, r.input, r.output, r.error, r.metadata,
+           r.version, r.parent_run as parent, r.copied_from,
+           coalesce(q.paused, false) as queue_paused, f.attempts as attempts_allowed
+    from ostinato.runs r
+    left join ostinato.workers w on w.id = r.worker
+    left join ostinato.queues q on q.name = r.queue
+    left join ostinato.functions f on f.name = r.function
+    where r.parent_run = :id
+    order by r.id
+) v
+
+-- name: steps
+-- The steps of a run, in the order of their first calls. Not jsonb: that would give 1e22 back as a whole number.
+select to_json(v)::text from (
+    select s.id, s.name, s.place as index, s.kind, s.status, s.input::json as input, s.output::json as output, s.error::json as error,
+           s.retry_count, s.started_at, s.ended_at, s.wake_at, s.child, s.awaits, s.matches, s.since, s.event_id
+    from ostinato.steps s
+    where s.run_id = :id
+    order by s.place, s.id
 ) v
 
 -- name: outcomes

@@ -1,15 +1,19 @@
 -- Workers and their leases; the functions and queues they declare.
 
 -- name: declare_functions
-insert into ostinato.functions (name, queue, attempts, timeout, retry, input_schema, version, priority, declared_at)
+insert into ostinato.functions (name, queue, attempts, timeout, retry, input_schema, version, priority, start_timeout, finish_timeout,
+                                lifecycle, on_failure, cancel_on, declared_at)
 select e->>'name', e->>'queue', (e->>'attempts')::integer, (e->>'timeout')::double precision, e->'retry', e->'input_schema',
-       e->>'version', coalesce((e->>'priority')::smallint, 0::smallint), ostinato.clock()
+       e->>'version', coalesce((e->>'priority')::smallint, 0::smallint), (e->>'start_timeout')::double precision,
+       (e->>'finish_timeout')::double precision, nullif(e->'lifecycle', 'null'), e->>'on_failure', nullif(e->'cancel_on', 'null'),
+       ostinato.clock()
 from jsonb_array_elements(:functions::text::jsonb) as c(e)
 order by 1
 on conflict (name) do update
 set queue = excluded.queue, attempts = excluded.attempts, timeout = excluded.timeout, retry = excluded.retry,
     input_schema = excluded.input_schema, version = excluded.version, priority = excluded.priority,
-    declared_at = excluded.declared_at
+    start_timeout = excluded.start_timeout, finish_timeout = excluded.finish_timeout, lifecycle = excluded.lifecycle,
+    on_failure = excluded.on_failure, cancel_on = excluded.cancel_on, declared_at = excluded.declared_at
 
 -- name: declare_queues
 -- A cap that is declared replaces the one before; whether the queue is paused is the operator's.

@@ -16,12 +16,16 @@ _order = attrgetter("due", "id")
 _NONE = "[]"
 
 
-def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
+def claiming(
+    queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool, versions: str | None = None
+) -> Flow[list[Claimed]]:
     wanted = {"queue": queue, "limit": limit, "worker": worker, "suspect": suspect}
     ((rows,),) = yield Call("claimable", {**wanted, "mark_due": mark.due, "mark_id": mark.id})
     if rows == _NONE:
         return []
     yield Call("claim", {"rows": rows, "worker": worker, "alone": suspect or limit == 1})
+    if versions is not None:
+        yield Call("stamp_versions", {"rows": rows, "versions": versions})
     ((found,),) = yield Call("claimed", {"rows": rows})
     claimed = _decode(found)
     claimed.sort(key=_order)
@@ -31,12 +35,13 @@ def claiming(queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) 
 def saving(steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
     given = encoded(steps)
     ((found,),) = yield Call("fenced_runs", {"steps": given})
-    fenced = set(json.decode(found, type=list[str]))
-    if len(fenced) < len({step.run_id for step in steps}):
-        given = encoded([step for step in steps if step.run_id in fenced])
-    if fenced:
+    fenced = dict(json.decode(found, type=list[tuple[str, int]]))
+    refused = {step.run_id for step in steps if fenced.get(step.run_id) != step.lease_no}
+    if refused:
+        given = encoded([step for step in steps if step.run_id not in refused])
+    if fenced.keys() - refused:
         yield Call("save_steps", {"steps": given})
-    return fenced
+    return fenced.keys() - refused
 
 
 def completing(settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:

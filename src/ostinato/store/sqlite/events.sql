@@ -43,12 +43,17 @@ where entity_type = :entity_type and entity_id = :entity_id and sequence_no >= :
 order by sequence_no desc
 limit :limit
 
--- name: highest_number
-select coalesce(max(sequence_no), 0) from ostinato_events
-
--- name: event_from
--- The first event of this number or a higher one.
-select sequence_no, recorded_at from ostinato_events where sequence_no >= :number order by sequence_no limit 1
+-- name: number_since
+-- The lowest number of what was recorded from a moment on, found by halving: one statement, however many events there are.
+with recursive halving (low, high) as (
+    select 0, coalesce((select max(sequence_no) + 1 from ostinato_events), 0)
+    union all
+    select iif(e.recorded_at >= :since, h.low, e.sequence_no + 1), iif(e.recorded_at >= :since, (h.low + h.high) / 2, h.high)
+    from halving h cross join ostinato_events e
+         on e.sequence_no = (select min(sequence_no) from ostinato_events where sequence_no >= (h.low + h.high) / 2)
+    where h.low < h.high
+)
+select low from halving where low >= high
 
 -- name: event_types
 -- Every type once: a step along the index for each, however many events there are.

@@ -72,8 +72,8 @@ on conflict (name) do update set glob = excluded.glob, origin = excluded.origin
 where glob <> excluded.glob or origin <> excluded.origin
 
 -- name: bearings
--- What is different whenever a subscription is, and the functions that there are.
-select 0, number, (select json_group_array(name) from ostinato_functions)
+-- What is different whenever a subscription is, and the functions that there are, with the events that cancel their runs.
+select 0, number, (select json_group_object(name, cancel_on) from ostinato_functions)
 from ostinato_subscriptions_changes
 
 -- name: subscriptions

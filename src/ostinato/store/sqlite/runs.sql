@@ -9,8 +9,9 @@
 -- $json(value, name) is a member of a JSON object as JSON, $time(column) a moment as RFC 3339, $truth(column) a boolean as JSON.
 
 -- name: targets
--- The queue that each pair of function and queue asked for comes to (none: the function is unknown), and the queue's cap.
-select a.function, coalesce(a.queue, f.queue), q.max_waiting, a.asked
+-- The queue that each pair of function and queue asked for comes to (none: the function is unknown), the queue's cap, and what the
+-- function declares about its runs.
+select a.function, coalesce(a.queue, f.queue), q.max_waiting, a.asked, f.start_timeout, f.finish_timeout, f.cancel_on is not null
 from (
     select json_extract(value, '$.function') as function, json_extract(value, '$.queue') as queue,
            json_extract(value, '$.asked') as asked
@@ -40,6 +41,19 @@ from json_each(:requests) e
 where true
 order by e.key
 on conflict (function, key) do nothing
+
+-- name: force_keys
+-- Gives keys to runs, whoever holds them; the last of several with one key gets it.
+insert into ostinato_keys (function, key, run_id, mode, until)
+select json_extract(e.value, '$.function'), json_extract(e.value, '$.key'), json_extract(e.value, '$.id'),
+       coalesce(json_extract(e.value, '$.unique'), 'active'),
+       case when json_extract(e.value, '$.unique') = 'until'
+            then coalesce(cast((select ostinato_now()) + 1000000 * json_extract(e.value, '$.unique_for') as integer),
+                          9223372036854775807) end
+from json_each(:requests) e
+where true
+order by e.key
+on conflict (function, key) do update set run_id = excluded.run_id, mode = excluded.mode, until = excluded.until
 
 -- name: key_holders
 -- Of runs that did not get their key: the id asked for, and the run that holds the key.
@@ -73,6 +87,18 @@ from (
 ) t
 left join ostinato_functions f on f.name = t.function
 
+-- name: set_terms
+-- What functions declare about runs that were inserted just now. Most declare nothing, and inserting costs as if none did.
+update ostinato_runs as r
+set start_by = cast(r.run_at + 1000000 * t.start_timeout as integer), finish_by = cast(r.run_at + 1000000 * t.finish_timeout as integer),
+    watched = t.watched
+from (
+    select json_extract(value, '$.id') as id, json_extract(value, '$.start_timeout') as start_timeout,
+           json_extract(value, '$.finish_timeout') as finish_timeout, coalesce(json_extract(value, '$.watched'), 0) as watched
+    from json_each(:terms)
+) t
+where r.id = t.id
+
 -- Claims and completions answer in one row each. Python's driver takes its lock again for every row that it fetches, and while
 -- the event loop is busy it waits for that lock five milliseconds at a time.
 
@@ -92,6 +118,12 @@ from (
 update ostinato_runs
 set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
     woken = 0, certain = :alone, claimed_at = (select ostinato_now()), started_at = coalesce(started_at, (select ostinato_now()))
+where rowid in (select value from json_each(:rows))
+
+-- name: stamp_versions
+-- Which version of their functions these runs are started with.
+update ostinato_runs
+set version = (select value from json_each(:versions) where key = function)
 where rowid in (select value from json_each(:rows))
 
 -- name: claimed
@@ -120,27 +152,28 @@ where r.rowid = s.place
 -- A cancelled run is cancelled, whatever else was decided about it meanwhile: the flag is part of the fence.
 -- Materialized, or each mention of until would ask the clock again.
 with s as materialized (
-    select json_extract(value, '$.run_id') as id, json_extract(value, '$.lease_no') as lease_no,
-           json_extract(value, '$.state') as state, json_extract(value, '$.reason') as reason,
-           coalesce(json_extract(value, '$.delay'), 0) as delay, json_extract(value, '$.error') as error,
-           coalesce(json_extract(value, '$.refund'), 0) as refund, coalesce(json_extract(value, '$.suspect'), 0) as suspect,
-           coalesce(json_extract(value, '$.uncounted'), 0) as uncounted,
-           coalesce(json_extract(value, '$.suspended'), 0) as suspended,
-           case when json_extract(value, '$.suspended')
+    select json_extract(s.value, '$.run_id') as id, json_extract(s.value, '$.lease_no') as lease_no,
+           json_extract(s.value, '$.state') as state, json_extract(s.value, '$.reason') as reason,
+           coalesce(json_extract(s.value, '$.delay'), 0) as delay, json_extract(s.value, '$.error') as error,
+           coalesce(json_extract(s.value, '$.refund'), 0) as refund, coalesce(json_extract(s.value, '$.suspect'), 0) as suspect,
+           coalesce(json_extract(s.value, '$.uncounted'), 0) as uncounted,
+           json_extract(s.value, '$.suspended') is not null as suspended, (select ostinato_now()) as moment,
+           case when json_extract(s.value, '$.suspended') is not null
                 then coalesce((select min(wake_at) from ostinato_steps
-                               where run_id = json_extract(value, '$.run_id') and status = 'pending'),
+                               where run_id = json_extract(s.value, '$.run_id') and status = 'pending'
+                                 and id in (select w.value from json_each(s.value, '$.suspended') w)),
                               (select ostinato_now()) + 3155760000000000)
-                else cast((select ostinato_now()) + 1000000 * coalesce(json_extract(value, '$.delay'), 0) as integer)
+                else cast((select ostinato_now()) + 1000000 * coalesce(json_extract(s.value, '$.delay'), 0) as integer)
            end as until
-    from json_each(:settlements)
+    from json_each(:settlements) s
 )
 update ostinato_runs as r
 set state = case when s.state = 'held' and iif(s.suspended, r.woken, s.delay <= 0) then 'ready' else s.state end,
     reason = case when s.state = 'held' and not iif(s.suspended, r.woken, s.delay <= 0) then s.reason end,
-    run_at = case when s.state = 'held' then s.until else r.run_at end,
-    due = case when s.state = 'held' then s.until - 1000000 * r.priority else r.due end,
+    run_at = case when s.state = 'held' then iif(s.suspended and r.woken, s.moment, s.until) else r.run_at end,
+    due = case when s.state = 'held' then iif(s.suspended and r.woken, s.moment, s.until) - 1000000 * r.priority else r.due end,
     attempt = r.attempt - s.refund, suspect = s.suspect, uncounted = s.uncounted,
-    error = coalesce(s.error, r.error), worker = null,
+    error = iif(r.cancel_requested, r.error, coalesce(s.error, r.error)), worker = null,
     ended_at = case when s.state in ('failed', 'cancelled') then (select ostinato_now()) end
 from s
 where r.id = s.id and r.lease_no = s.lease_no and r.worker is not null
@@ -200,15 +233,70 @@ order by run_at
 limit 1
 
 -- name: cancel_runs
--- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins.
+-- Ends what waits; asks the worker to stop what runs. Whichever commits first, the flag or a settlement, wins. Some may have reasons of
+-- their own.
 update ostinato_runs
 set cancel_requested = 1,
-    error = case when cancel_requested then error else json_object('code', 'cancelled', 'message', :reason) end,
+    error = case when cancel_requested then error else json_object(
+        'code', :code, 'message', coalesce((select value from json_each(:reasons) own where own.key = ostinato_runs.id), :reason)) end,
     state = case when state = 'running' then state else 'cancelled' end,
     reason = null,
     ended_at = case when state = 'running' then null else (select ostinato_now()) end
 where id in (select value from json_each(:ids)) and state in ('held', 'ready', 'running')
 returning id, state, worker
+
+-- name: overdue
+-- What has not started, or not ended, by its time.
+select id, 'start_timeout' from (
+    select id from ostinato_runs
+    where start_by <= (select ostinato_now()) and started_at is null and ended_at is null
+    order by start_by
+    limit :limit)
+union all
+select id, 'finish_timeout' from (
+    select id from ostinato_runs
+    where finish_by <= (select ostinato_now()) and ended_at is null and not cancel_requested
+    order by finish_by
+    limit :limit)
+
+-- name: next_overdue
+-- Seconds until a run is overdue.
+select (min(deadline) - (select ostinato_now())) / 1000000.0
+from (
+    select (select start_by from ostinato_runs where start_by is not null and started_at is null and ended_at is null
+            order by start_by limit 1) as deadline
+    union all
+    select (select finish_by from ostinato_runs where finish_by is not null and ended_at is null and not cancel_requested
+            order by finish_by limit 1)
+)
+
+-- name: watched_runs
+-- The runs of a function that events cancel, and which do: those that began before it, and whose input has its values at the paths.
+-- Both lists of values are written by the same function, so that equal ones are equal texts.
+with unended as materialized (
+    select r.id, r.created_at, (select json_group_array(json_extract(r.input, '$.' || given.value)) from json_each(:paths) given) as found
+    from ostinato_runs r
+    where r.function = :function and r.watched and r.ended_at is null and not r.cancel_requested
+), wanted as materialized (
+    select json_extract(e.value, '$.place') as place, json_extract(e.value, '$.recorded') as recorded,
+           (select json_group_array(json_extract(e.value, v.fullkey)) from json_each(e.value, '$.values') v) as found
+    from json_each(:wanted) e
+)
+select u.id, w.place
+from wanted w join unended u on u.found = w.found
+where u.created_at < w.recorded
+
+-- name: ends
+-- What is to be told of runs that have ended: to the ledger, and to the function that is for those that failed.
+select r.id, r.function, r.state, r.input, r.error, max(r.attempt - 1, 0), r.started_at, r.ended_at,
+       (select count(*) from ostinato_steps s where s.run_id = r.id and s.status = 'completed'),
+       exists (select 1 from json_each(f.lifecycle) l where l.value = r.state), n.name, n.queue, n.priority
+from ostinato_runs r
+join ostinato_functions f on f.name = r.function
+left join ostinato_functions n on n.name = f.on_failure and r.state = 'failed'
+where r.id in (select value from json_each(:ids)) and r.ended_at is not null
+  and (n.name is not null or exists (select 1 from json_each(f.lifecycle) l where l.value = r.state))
+order by r.id
 
 -- name: owned_runs
 -- What a worker holds in a queue, whether it knows or not.
@@ -234,7 +322,11 @@ where until <= (select ostinato_now())
 -- name: retry_runs
 update ostinato_runs as r
 set state = 'ready', attempt = 0, suspect = 0, uncounted = 0, certain = 0, woken = 0, cancel_requested = 0,
-    run_at = n.moment, due = n.moment - 1000000 * r.priority, ended_at = null
+    run_at = n.moment, due = n.moment - 1000000 * r.priority, ended_at = null,
+    start_by = case when r.start_by is not null then cast(n.moment + 1000000 * (
+        select f.start_timeout from ostinato_functions f where f.name = r.function) as integer) end,
+    finish_by = case when r.finish_by is not null then cast(n.moment + 1000000 * (
+        select f.finish_timeout from ostinato_functions f where f.name = r.function) as integer) end
 from (select ostinato_now() as moment) n
 where r.id in (select value from json_each(:ids)) and r.state in ('failed', 'cancelled')
   and (r.key is null or r.unique_mode = 'until'

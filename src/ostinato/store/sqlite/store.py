@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...errors import ConfigError, QueueFull, UnknownFunction
-from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved
+from ...model.change import Change, Committed, EventRecorded, RunCompleted, RunInserted, StepSaved, Terms
 from ...model.event import Page, Place, Position
 from ...model.run import Claimed, Mark
 from ...shield import shielded
@@ -172,8 +172,10 @@ class SqliteStore(FlowStore):
     def completing(self, settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
         return claiming.completing(settlements)
 
-    def claiming(self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool) -> Flow[list[Claimed]]:
-        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect)
+    def claiming(
+        self, queue: str, limit: int, *, worker: str, mark: Mark, suspect: bool, versions: str | None = None
+    ) -> Flow[list[Claimed]]:
+        return claiming.claiming(queue, limit, worker=worker, mark=mark, suspect=suspect, versions=versions)
 
     def recording(self, events: Sequence[EventRecorded]) -> Flow[dict[str, str]]:
         plain = all(_is_plain(event) for event in events)
@@ -184,13 +186,18 @@ class SqliteStore(FlowStore):
         return {row[0]: row[1] for row in used}
 
     def inserting(self, changes: Sequence[RunInserted]) -> Flow[dict[str, str]]:
-        keyed = [change for change in changes if change.key is not None]
+        keyed = [change for change in changes if change.key is not None and not change.force]
+        forced = [change for change in changes if change.key is not None and change.force]
         held = (yield from _looking_for_keys(keyed)) if keyed else {}
-        yield from _checking([change for change in changes if change.id not in held])
+        declared = yield from _checking([change for change in changes if change.id not in held])
+        if forced:
+            yield Call("force_keys", _key_requests(forced))
         existing = (yield from _taking_keys(keyed)) if keyed else {}
         changes = [change for change in changes if change.id not in existing]
         if changes:
             yield Call("insert_runs", {"requests": flows.encoded([_request(change) for change in changes])})
+        if terms := list(_terms(changes, declared)):
+            yield Call("set_terms", {"terms": flows.encoded(terms)})
         return existing
 
     @asynccontextmanager
@@ -260,18 +267,25 @@ class SqliteStore(FlowStore):
 # --- inserting ------------------------------------------------------------------------------------------------------
 
 
-def _checking(changes: Sequence[RunInserted]) -> Flow[None]:
-    """Refuses unknown functions and queues without room, before anything is written."""
-    asked = Counter((change.function, change.queue) for change in changes)
-    pairs = [{"function": function, "queue": queue, "asked": count} for (function, queue), count in asked.items()]
+def _checking(changes: Sequence[RunInserted]) -> Flow[dict[str, Terms]]:
+    """Refuses unknown functions and queues without room, before anything is written; answers what the others declare
+    about their runs."""
+    asked = Counter((change.function, change.queue) for change in changes if not change.uncapped)
+    pairs = [
+        {"function": function, "queue": queue, "asked": asked[function, queue]}
+        for function, queue in dict.fromkeys((change.function, change.queue) for change in changes)
+    ]
     wanted: Counter[tuple[str, int]] = Counter()
-    for function, queue, cap, count in (yield Call("targets", {"pairs": flows.encoded(pairs)})):
+    declared: dict[str, Terms] = {}
+    for function, queue, cap, count, *terms in (yield Call("targets", {"pairs": flows.encoded(pairs)})):
         if queue is None:
             raise UnknownFunction(
                 f'no function is named "{function}"; '
                 "start a worker that declares it once, so that the database knows it"
             )
-        if cap is not None:
+        if terms != _NO_TERMS:
+            declared[function] = Terms(terms[0], terms[1], watched=bool(terms[2]))
+        if cap is not None and count:
             wanted[queue, cap] += count
     for (queue, cap), count in wanted.items():
         waiting = (yield Call("count_waiting", {"queue": queue, "limit": cap}))[0][0]
@@ -280,6 +294,23 @@ def _checking(changes: Sequence[RunInserted]) -> Flow[None]:
                 f'queue "{queue}" may hold {cap} waiting runs, has {min(waiting, cap)} and was given {count} more; '
                 "try again later, or raise max_waiting of the queue"
             )
+    return declared
+
+
+_NO_TERMS = [None, None, 0]
+
+
+def _terms(changes: Sequence[RunInserted], declared: Mapping[str, Terms]) -> Iterator[dict[str, Any]]:
+    """What is written to these runs besides: what their functions declare, as who inserts them knows, or the
+    database."""
+    for change in changes:
+        terms = change.terms
+        if terms is None and change.queue is not None:
+            continue
+        if terms is None or terms.declared:
+            terms = declared.get(change.function)
+        if terms is not None:
+            yield {"id": change.id, **msgspec.structs.asdict(terms)}
 
 
 def _looking_for_keys(keyed: Sequence[RunInserted]) -> Flow[dict[str, str]]:

@@ -6,10 +6,13 @@ select json_object(
     'attempt', r.attempt, 'lease_no', r.lease_no, 'key', r.key, 'invoked_by', r.invoked_by, 'timeout', r.timeout,
     'created_at', $time(r.created_at), 'run_at', $time(r.run_at), 'claimed_at', $time(r.claimed_at),
     'started_at', $time(r.started_at), 'ended_at', $time(r.ended_at),
+    'start_by', $time(r.start_by), 'finish_by', $time(r.finish_by),
     'cancel_requested', $truth(r.cancel_requested), 'suspect', $truth(r.suspect),
     'locked_by', r.worker, 'lease_expires_at', $time(w.expires_at),
     'input', json(r.input), 'output', json(r.output), 'error', json(r.error), 'metadata', json(r.metadata),
+    'version', r.version, 'parent', r.parent_run, 'copied_from', r.copied_from,
     'queue_paused', $truth(q.paused), 'attempts_allowed', f.attempts,
+    'pending_steps', (select count(*) from ostinato_steps s where s.run_id = r.id and s.status in ('pending', 'running')),
     'attempts', (
         select json_group_array(json_object(
             'lease_no', a.lease_no, 'attempt', a.attempt, 'worker', a.worker, 'code', a.code, 'message', a.message,
@@ -27,9 +30,11 @@ select json_object(
     'attempt', r.attempt, 'lease_no', r.lease_no, 'key', r.key, 'invoked_by', r.invoked_by, 'timeout', r.timeout,
     'created_at', $time(r.created_at), 'run_at', $time(r.run_at), 'claimed_at', $time(r.claimed_at),
     'started_at', $time(r.started_at), 'ended_at', $time(r.ended_at),
+    'start_by', $time(r.start_by), 'finish_by', $time(r.finish_by),
     'cancel_requested', $truth(r.cancel_requested), 'suspect', $truth(r.suspect),
     'locked_by', r.worker, 'lease_expires_at', $time(w.expires_at),
     'input', json(r.input), 'output', json(r.output), 'error', json(r.error), 'metadata', json(r.metadata),
+    'version', r.version, 'parent', r.parent_run, 'copied_from', r.copied_from,
     'queue_paused', $truth(q.paused), 'attempts_allowed', f.attempts)
 from ostinato_runs r
 left join ostinato_workers w on w.id = r.worker
@@ -45,6 +50,37 @@ where (:function is null or r.function = :function)
   and (:before is null or r.id < :before)
 order by r.id desc
 limit :limit
+
+-- name: children
+-- The runs that steps of a run have started, in that order.
+select json_object(
+    'id', r.id, 'function', r.function, 'queue', r.queue, 'state', r.state, 'reason', r.reason, 'priority', r.priority,
+    'attempt', r.attempt, 'lease_no', r.lease_no, 'key', r.key, 'invoked_by', r.invoked_by, 'timeout', r.timeout,
+    'created_at', $time(r.created_at), 'run_at', $time(r.run_at), 'claimed_at', $time(r.claimed_at),
+    'started_at', $time(r.started_at), 'ended_at', $time(r.ended_at),
+    'start_by', $time(r.start_by), 'finish_by', $time(r.finish_by),
+    'cancel_requested', $truth(r.cancel_requested), 'suspect', $truth(r.suspect),
+    'locked_by', r.worker, 'lease_expires_at', $time(w.expires_at),
+    'input', json(r.input), 'output', json(r.output), 'error', json(r.error), 'metadata', json(r.metadata),
+    'version', r.version, 'parent', r.parent_run, 'copied_from', r.copied_from,
+    'queue_paused', $truth(q.paused), 'attempts_allowed', f.attempts)
+from ostinato_runs r
+left join ostinato_workers w on w.id = r.worker
+left join ostinato_queues q on q.name = r.queue
+left join ostinato_functions f on f.name = r.function
+where r.parent_run = :id and r.parent_run is not null
+order by r.id
+
+-- name: steps
+-- The steps of a run, in the order of their first calls.
+select json_object(
+    'id', s.id, 'name', s.name, 'index', s.place, 'kind', s.kind, 'status', s.status, 'input', json(s.input),
+    'output', json(s.output), 'error', json(s.error), 'retry_count', s.retry_count, 'started_at', $time(s.started_at),
+    'ended_at', $time(s.ended_at), 'wake_at', $time(s.wake_at), 'child', s.child, 'awaits', s.awaits, 'matches', s.matches,
+    'since', $time(s.since), 'event_id', s.event_id)
+from ostinato_steps s
+where s.run_id = :id
+order by s.place, s.id
 
 -- name: outcomes
 -- What became of runs that somebody waits for: only those that have ended.
@@ -96,6 +132,8 @@ order by w.started_at
 select json_object(
     'name', f.name, 'queue', f.queue, 'attempts', f.attempts, 'timeout', f.timeout, 'retry', json(f.retry),
     'input_schema', json(f.input_schema), 'version', f.version, 'priority', f.priority,
+    'start_timeout', f.start_timeout, 'finish_timeout', f.finish_timeout, 'lifecycle', json(f.lifecycle),
+    'on_failure', f.on_failure, 'cancel_on', json(f.cancel_on),
     'declared_at', $time(f.declared_at))
 from ostinato_functions f
 order by f.name

@@ -21,6 +21,8 @@ _TELLING: dict[str, tuple[Signal, ...]] = {
     "release_due": (Rung(None),),
     "retry_runs": (Rung(None),),
     "resume_queue": (Rung(None),),
+    "wake_runs": (Rung(None),),
+    "copy_run": (Rung(None),),
     "settle_runs": (Rung(None), RunsEnded(None)),
     "complete_runs": (RunsEnded(None),),
     "cancel_runs": (RunsEnded(None), CancelAsked()),

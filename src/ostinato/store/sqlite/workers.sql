@@ -1,16 +1,19 @@
 -- Workers and their leases; the functions and queues they declare.
 
 -- name: declare_functions
-insert into ostinato_functions (name, queue, attempts, timeout, retry, input_schema, version, priority, declared_at)
+insert into ostinato_functions (name, queue, attempts, timeout, retry, input_schema, version, priority, start_timeout, finish_timeout,
+                                lifecycle, on_failure, cancel_on, declared_at)
 select json_extract(value, '$.name'), json_extract(value, '$.queue'), json_extract(value, '$.attempts'),
        json_extract(value, '$.timeout'), $json(value, retry), $json(value, input_schema), json_extract(value, '$.version'),
-       coalesce(json_extract(value, '$.priority'), 0), (select ostinato_now())
+       coalesce(json_extract(value, '$.priority'), 0), json_extract(value, '$.start_timeout'), json_extract(value, '$.finish_timeout'),
+       json_extract(value, '$.lifecycle'), json_extract(value, '$.on_failure'), json_extract(value, '$.cancel_on'), (select ostinato_now())
 from json_each(:functions)
 where true
 on conflict (name) do update
 set queue = excluded.queue, attempts = excluded.attempts, timeout = excluded.timeout, retry = excluded.retry,
     input_schema = excluded.input_schema, version = excluded.version, priority = excluded.priority,
-    declared_at = excluded.declared_at
+    start_timeout = excluded.start_timeout, finish_timeout = excluded.finish_timeout, lifecycle = excluded.lifecycle,
+    on_failure = excluded.on_failure, cancel_on = excluded.cancel_on, declared_at = excluded.declared_at
 
 -- name: declare_queues
 -- A cap that is declared replaces the one before; whether the queue is paused is the operator's.

@@ -16,6 +16,11 @@ create table ostinato.functions (
     retry jsonb not null,
     input_schema jsonb,
     version text,
+    start_timeout double precision,             -- seconds after a run is due
+    finish_timeout double precision,
+    lifecycle jsonb,                            -- which ends of its runs are recorded in the ledger
+    on_failure text collate "C",                -- the function that is started when one has failed for good
+    cancel_on jsonb,                            -- the events that cancel its runs
     declared_at timestamptz not null
 );
 
@@ -56,11 +61,13 @@ create table ostinato.runs (
     worker text collate "C",
     parent_run text collate "C",                -- the run and the step that wait for it
     parent_step text collate "C",
+    copied_from text collate "C",               -- the run whose first steps it was given
     key text collate "C",
     unique_mode text collate "C",
     timeout double precision,
     start_by timestamptz,                       -- cancelled if it has not started, or not ended, by then
     finish_by timestamptz,
+    watched boolean not null default false,     -- an event may cancel it
     version text,                               -- the function's, when it last started
     invoked_by text not null,
     created_at timestamptz not null,
@@ -79,6 +86,9 @@ create index runs_held on ostinato.runs (queue, run_at) where state = 'held';
 create index runs_running on ostinato.runs (worker) where state = 'running';
 create index runs_parent on ostinato.runs (parent_run) where parent_run is not null;
 create index runs_ended on ostinato.runs (state, ended_at) where ended_at is not null;
+create index runs_start_by on ostinato.runs (start_by) where start_by is not null and started_at is null and ended_at is null;
+create index runs_finish_by on ostinato.runs (finish_by) where finish_by is not null and ended_at is null;
+create index runs_watched on ostinato.runs (function, created_at) where watched and ended_at is null;
 
 create table ostinato.keys (
     function text collate "C" not null,
@@ -201,7 +211,7 @@ create function ostinato.insert_runs(requests jsonb, ring boolean default true)
 as $$
 declare
     moment constant timestamptz := ostinato.clock();
-    special constant boolean := jsonb_path_exists(requests, '$[*] ? (exists(@.key) || !exists(@.queue))');
+    special constant boolean := jsonb_path_exists(requests, '$[*] ? (exists(@.key) || !exists(@.queue) || exists(@.terms))');
     keyed boolean := false;
     taken text[];
 begin
@@ -216,7 +226,8 @@ begin
         perform ostinato.check_room(requests, keyed, taken);
     end if;
     insert into ostinato.runs (id, function, queue, state, reason, run_at, due, priority, key, unique_mode,
-                               timeout, invoked_by, created_at, input, metadata, trace, parent_run, parent_step)
+                               timeout, invoked_by, created_at, input, metadata, trace, parent_run, parent_step,
+                               start_by, finish_by, watched)
     select e->>'id', e->>'function',
            coalesce(e->>'queue', (select f.queue from ostinato.functions f where f.name = e->>'function')),
            case when t.run_at > moment then 'held' else 'ready' end,
@@ -226,11 +237,17 @@ begin
            coalesce((e->>'priority')::smallint, 0),
            e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
            (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata',
-           e->'trace', e->>'parent_run', e->>'parent_step'
+           e->'trace', e->>'parent_run', e->>'parent_step',
+           t.run_at + (t.terms->>'start_timeout')::double precision * interval '1 second',
+           t.run_at + (t.terms->>'finish_timeout')::double precision * interval '1 second',
+           coalesce((t.terms->>'watched')::boolean, false)
     from jsonb_array_elements(requests) e,
          lateral (select case when e ? 'run_at' then greatest((e->>'run_at')::timestamptz, '1970-01-01Z')
                               when e ? 'delay' then moment + (e->>'delay')::double precision * interval '1 second'
-                              else moment end as run_at) t
+                              else moment end as run_at,
+                         case when not special then null
+                              when not e ? 'queue' or (e->'terms'->>'declared')::boolean then ostinato.terms_of(e->>'function')
+                              else e->'terms' end as terms) t
     where not keyed or not e ? 'key' or e->>'id' = any(taken);
     if ring and not coalesce(
         jsonb_array_length(requests) = 1
@@ -247,6 +264,15 @@ begin
             where e ? 'key' and not e->>'id' = any(taken);
     end if;
 end $$;
+
+-- What a function declares about its runs, for those who enqueue it without its code at hand.
+create function ostinato.terms_of(function text) returns jsonb
+    language sql stable
+    return (select jsonb_build_object('start_timeout', f.start_timeout, 'finish_timeout', f.finish_timeout,
+                                      'watched', f.cancel_on is not null)
+            from ostinato.functions f
+            where f.name = terms_of.function
+              and (f.start_timeout is not null or f.finish_timeout is not null or f.cancel_on is not null));
 
 -- A request without a queue asks for a function by name only: it must be one that a worker has declared.
 create function ostinato.check_functions(requests jsonb) returns void
@@ -280,7 +306,7 @@ begin
         from jsonb_array_elements(requests) e
         left join ostinato.functions f on f.name = e->>'function'
         join ostinato.queues q on q.name = coalesce(e->>'queue', f.queue) and q.max_waiting is not null
-        where not keyed or not e ? 'key' or e->>'id' = any(taken)
+        where (not keyed or not e ? 'key' or e->>'id' = any(taken)) and not e ? 'uncapped'
         group by q.name, q.max_waiting
     loop
         select count(*) into waiting from (
@@ -310,6 +336,26 @@ $$;
 
 revoke execute on function ostinato.drop_old_keys from public;
 
+-- Gives the keys of forced requests to their runs, whoever holds them: the last of several with one key gets it. Returns the ids. It
+-- has its owner's rights, so that who may only enqueue need not be allowed to write to keys that others hold.
+create function ostinato.force_keys(requests jsonb, moment timestamptz) returns text[]
+    language sql volatile security definer
+    set search_path = pg_catalog, pg_temp
+as $$
+    insert into ostinato.keys (function, key, run_id, mode, until)
+    select distinct on (e->>'function', e->>'key') e->>'function', e->>'key', e->>'id', coalesce(e->>'unique', 'active'),
+           case when e->>'unique' = 'until'
+                then coalesce(moment + (e->>'unique_for')::double precision * interval '1 second', 'infinity') end
+    from jsonb_array_elements(requests) with ordinality as given (e, place)
+    where e ? 'key' and e ? 'force'
+    order by e->>'function', e->>'key', place desc
+    on conflict (function, key) do update set run_id = excluded.run_id, mode = excluded.mode, until = excluded.until;
+
+    select coalesce(array_agg(e->>'id'), '{}') from jsonb_array_elements(requests) e where e ? 'key' and e ? 'force'
+$$;
+
+revoke execute on function ostinato.force_keys from public;
+
 -- Takes the keys that are free, in one order for all callers, so that two bulks cannot deadlock. Returns the ids that got theirs.
 -- A key found taken is not locked: the run that holds it may settle meanwhile. If it did, the key is tried again.
 create function ostinato.take_keys(requests jsonb, moment timestamptz) returns text[]
@@ -320,13 +366,16 @@ declare
     fresh text[];
     lost boolean;
 begin
+    if jsonb_path_exists(requests, '$[*].force') then
+        taken := ostinato.force_keys(requests, moment);
+    end if;
     for tries in 1..10 loop
         perform ostinato.drop_old_keys(requests);
 
         with first as (
             select distinct on (e->>'function', e->>'key') e
             from jsonb_array_elements(requests) with ordinality as given (e, place)
-            where e ? 'key'
+            where e ? 'key' and not e ? 'force'
             order by e->>'function', e->>'key', place
         ), inserted as (
             insert into ostinato.keys (function, key, run_id, mode, until)

@@ -78,7 +78,8 @@ create function ostinato.run_request(given jsonb, place text) returns jsonb
     language plpgsql stable
 as $$
 declare
-    known constant text[] := array['delay', 'function', 'input', 'key', 'metadata', 'priority', 'queue', 'run_at', 'timeout', 'unique'];
+    known constant text[] := array['delay', 'force', 'function', 'input', 'key', 'metadata', 'priority', 'queue', 'run_at', 'timeout',
+                                   'unique'];
     e constant jsonb := case when jsonb_typeof(given) = 'object' then jsonb_strip_nulls(given - 'input' - 'metadata') end;
     input constant jsonb := coalesce(nullif(given->'input', 'null'), '{}');
     metadata constant jsonb := nullif(given->'metadata', 'null');
@@ -105,7 +106,7 @@ begin
             using errcode = 'OS004', detail = 'input', hint = 'Write it like {"id": 1}.';
     end if;
     perform ostinato.check_json(input, place || format('input of "%s"', e->>'function'), 1048576);
-    made := jsonb_build_object('function', e->'function', 'input', input, 'invoked_by', 'sql');
+    made := jsonb_build_object('function', e->'function', 'input', input, 'invoked_by', 'sql', 'terms', '{"declared": true}'::jsonb);
 
     if metadata is not null then
         if jsonb_typeof(metadata) <> 'object' then
@@ -163,6 +164,14 @@ begin
     elsif coalesce(e->>'unique', 'active') <> 'active' then
         raise exception '%unique is % and needs a key', place, left((e->'unique')::text, 100)
             using errcode = 'OS003', detail = 'unique', hint = 'Give a key too: it is what is unique.';
+    end if;
+    if e ? 'force' then
+        if jsonb_typeof(e->'force') <> 'boolean' then
+            raise exception '%force is % and must be true or false', place, left((e->'force')::text, 100)
+                using errcode = 'OS003', detail = 'force', hint = 'True runs it again, whoever holds the key.';
+        elsif (e->>'force')::boolean then
+            made := made || '{"force": true}';
+        end if;
     end if;
     if e ? 'key' and e ? 'unique' then
         if e->'unique' in ('"active"', '"failed"') then

@@ -30,6 +30,6 @@ create table ostinato.steps (
     primary key (run_id, id)
 ) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_analyze_scale_factor = 0.05);
 
-create index steps_awaits on ostinato.steps (awaits) where status = 'pending' and awaits is not null;
-create index steps_wild on ostinato.steps (run_id) where status = 'pending' and wild;
+create index steps_awaits on ostinato.steps (awaits) where ended_at is null and awaits is not null;
+create index steps_wild on ostinato.steps (run_id) where ended_at is null and wild;
 create unique index steps_event on ostinato.steps (run_id, event_id) where event_id is not null;

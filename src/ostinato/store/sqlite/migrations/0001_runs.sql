@@ -14,6 +14,11 @@ create table ostinato_functions (
     retry text not null,
     input_schema text,
     version text,
+    start_timeout real,                         -- seconds after a run is due
+    finish_timeout real,
+    lifecycle text,                             -- which ends of its runs are recorded in the ledger
+    on_failure text,                            -- the function that is started when one has failed for good
+    cancel_on text,                             -- the events that cancel its runs
     declared_at integer not null
 ) without rowid;
 
@@ -55,11 +60,13 @@ create table ostinato_runs (
     worker text,
     parent_run text,                            -- the run and the step that wait for it
     parent_step text,
+    copied_from text,                           -- the run whose first steps it was given
     key text,
     unique_mode text,
     timeout real,
     start_by integer,                           -- cancelled if it has not started, or not ended, by then
     finish_by integer,
+    watched integer not null default 0,         -- an event may cancel it
     version text,                               -- the function's, when it last started
     invoked_by text not null,
     created_at integer not null,
@@ -78,6 +85,9 @@ create index ostinato_runs_held on ostinato_runs (queue, run_at) where state = '
 create index ostinato_runs_running on ostinato_runs (worker) where state = 'running';
 create index ostinato_runs_parent on ostinato_runs (parent_run) where parent_run is not null;
 create index ostinato_runs_ended on ostinato_runs (state, ended_at) where ended_at is not null;
+create index ostinato_runs_start_by on ostinato_runs (start_by) where start_by is not null and started_at is null and ended_at is null;
+create index ostinato_runs_finish_by on ostinato_runs (finish_by) where finish_by is not null and ended_at is null;
+create index ostinato_runs_watched on ostinato_runs (function, created_at) where watched and ended_at is null;
 
 create table ostinato_keys (
     function text not null,

@@ -23,6 +23,6 @@ create table ostinato_steps (
     primary key (run_id, id)
 ) without rowid;
 
-create index ostinato_steps_awaits on ostinato_steps (awaits) where status = 'pending' and awaits is not null;
-create index ostinato_steps_wild on ostinato_steps (run_id) where status = 'pending' and wild;
+create index ostinato_steps_awaits on ostinato_steps (awaits) where ended_at is null and awaits is not null;
+create index ostinato_steps_wild on ostinato_steps (run_id) where ended_at is null and wild;
 create unique index ostinato_steps_event on ostinato_steps (run_id, event_id) where event_id is not null;
