@@ -53,6 +53,7 @@ def test_a_taken_key_enqueues_nothing(cli: Cli, unique: str):
     assert first.stdout == second.stdout
     assert second.stderr == "nothing was enqueued: this run holds the key 'k'\n"
     assert len(cli.reads("runs", "list")) == 1
+    assert first.stdout != cli.does("enqueue", "greet", "--key", "k", "--force")
 
 
 def test_an_unknown_function_is_guessed(cli: Cli):

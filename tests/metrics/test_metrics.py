@@ -28,8 +28,12 @@ from ostinato.telemetry import (
     RunFailed,
     RunGivenBack,
     RunRescued,
+    RunSuspended,
     ScheduleFired,
     StaleWriteRefused,
+    StepCompleted,
+    StepFailed,
+    StepRetried,
     WorkerBuried,
     WorkerStarted,
     WorkerStopped,
@@ -177,6 +181,32 @@ def test_what_schedules_start_is_counted(quiet_app: App):
     assert of(announce(quiet_app, *fired), "job_schedules_fired_total") == {"enrich": 3}
 
 
+def test_runs_that_wait_are_counted(quiet_app: App):
+    """They have not ended, and took no time that counts."""
+    waits = RunSuspended(run_id="R", function="enrich", queue="default", worker="W", reason="sleep")
+    found = announce(quiet_app, claimed(), waits, claimed(), completed())
+    assert of(found, "job_suspended_total") == {"enrich": 1}
+    assert of(found, "job_completed_total") == {"enrich/success": 1}
+    assert of(found, "job_processing_seconds_count") == {"enrich": 1}
+
+
+def test_steps_are_counted_by_what_became_of_them(quiet_app: App):
+    """Completed ones with how long they took; what only waits is not counted."""
+    common: dict[str, Any] = {"run_id": "R", "function": "enrich", "step": "fetch"}
+    failed: dict[str, Any] = {**common, "error_code": "ValueError", "message": "bad", "retry_count": 1}
+    found = announce(
+        quiet_app,
+        StepCompleted(**common, kind="step", duration=2.0),
+        StepCompleted(**common, kind="step", duration=0.5),
+        StepCompleted(**common, kind="sleep", duration=3600.0),
+        StepRetried(**failed, retry_in=1.0),
+        StepFailed(**failed),
+    )
+    assert of(found, "job_steps_total") == {"enrich/completed": 2, "enrich/retried": 1, "enrich/failed": 1}
+    assert of(found, "job_step_seconds_count") == {"enrich": 2}
+    assert of(found, "job_step_seconds_sum") == {"enrich": 2.5}
+
+
 # --- labels
 
 
@@ -266,7 +296,7 @@ def test_every_metric_is_documented(quiet_app: App):
     names = {
         family.name + ("_total" if family.type == "counter" else "") for family in list(quiet_app.metrics.describe())
     }
-    assert len(names) == 15
+    assert len(names) == 18
     assert [] == [name for name in sorted(names) if f"`{name}" not in text]
 
 

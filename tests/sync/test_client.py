@@ -70,6 +70,9 @@ def test_options_of_a_function_are_kept_and_those_of_the_call_win(app: App, clie
     assert (True, False) == (first.created, again.created)
     assert first.id == again.id
     assert 2 == client.runs.get(first.id).priority
+    forced = client.enqueue(greet, key="a", force=True)
+    assert forced.created
+    assert forced.id == client.enqueue(greet, key="a").id
 
 
 def test_a_function_without_input_needs_none(client: Client):

@@ -395,6 +395,78 @@ class TestLikeAWorker:
         assert (State.READY, 0, ["shutdown"]) == (run.state, run.attempt, stopped)
 
 
+class TestDurableFunctions:
+    async def test_sleeps_are_passed_by_the_clock(
+        self, ostinato_app: App, ostinato_drain: Drain, ostinato_clock: Clock
+    ):
+        """A month takes no time, and what was done before it is not done again."""
+        ostinato_clock.freeze()
+        began = ostinato_clock.now()
+        done: list[tuple[str, timedelta]] = []
+
+        async def note(what: str) -> None:
+            done.append((what, ostinato_clock.now() - began))
+
+        @ostinato_app.function
+        async def remind(run: Run) -> str:
+            await run.step("first", note, "first")
+            await run.sleep("a month", "30d")
+            await run.step("second", note, "second")
+            return "reminded"
+
+        await remind.enqueue()
+
+        (asleep,) = await ostinato_drain(check=True)
+        assert (State.HELD, "it sleeps", None) == (asleep.state, asleep.message, asleep.error)
+        assert [] == await ostinato_drain(until="29d")
+        (woken,) = await ostinato_drain(until="1d")
+        assert (State.COMPLETED, "reminded", 1) == (woken.state, woken.output, woken.attempt)
+        assert [("first", timedelta(0)), ("second", timedelta(days=30))] == done
+
+    async def test_waits_are_met_by_events_or_by_the_clock(self, ostinato_app: App, ostinato_drain: Drain):
+        """What the test records is found at the next drain."""
+
+        @ostinato_app.function
+        async def approve(run: Run, order: int) -> bool:
+            match = {"$.payload.order": order}
+            return await run.wait_for("approval", "order.approved", match=match, timeout="1d") is not None
+
+        for order in (1, 2):
+            await approve.enqueue(order=order)
+        assert ["it waits for an event"] * 2 == [ran.message for ran in await ostinato_drain()]
+        await ostinato_app.record("order.approved", {"order": 2})
+
+        assert [({"order": 2}, True)] == [(ran.input, ran.output) for ran in await ostinato_drain()]
+        assert [({"order": 1}, False)] == [(ran.input, ran.output) for ran in await ostinato_drain(until="1d")]
+
+    async def test_children_and_step_retries_are_driven_too(self, ostinato_app: App, ostinato_drain: Drain):
+        """Each start of a run is told, in order."""
+        tries: list[int] = []
+
+        async def flaky() -> None:
+            tries.append(1)
+            if len(tries) < 3:
+                raise ValueError("not yet")
+
+        @ostinato_app.function
+        async def child() -> int:
+            return 7
+
+        @ostinato_app.function(retry=Retry("1h", "1h"))
+        async def parent(run: Run) -> int:
+            await run.step("flaky", flaky)
+            invoked: int = await run.invoke("child", child)
+            return invoked
+
+        await parent.enqueue()
+
+        ran = await ostinato_drain(until="3h", check=True)
+
+        again = "it waits for a step's next try"
+        assert [again, again, "it waits for another run", None, None] == [each.message for each in ran]
+        assert [("child", 7), ("parent", 7)] == [(each.function, each.output) for each in ran[3:]]
+
+
 class TestPlainFunctions:
     def test_they_drain_too(self, ostinato_app: App, ostinato_drain: Drain):
         @ostinato_app.function

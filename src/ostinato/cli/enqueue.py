@@ -73,6 +73,7 @@ def key_period(_: click.Context, __: click.Parameter, text: str | None) -> str |
 @click.option(
     "--unique", callback=key_period, metavar="active|failed|forever|TIME", help="How long a run keeps its key (active)."
 )
+@click.option("--force", is_flag=True, default=None, help="Enqueue it whoever holds the key, which passes to it.")
 @click.option("--delay", callback=duration, metavar="TIME", help="Not before this has passed, like 30s or 1h 30m.")
 @click.option("--run-at", callback=moment, metavar="MOMENT", help="Not before this, like 2027-01-31T09:00:00Z.")
 @click.option("--priority", type=click.IntRange(-600, 600), help="Sort as if due this many seconds earlier.")

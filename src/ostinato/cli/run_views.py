@@ -10,18 +10,39 @@ from msgspec import to_builtins
 
 from ..model.run import State
 from .output import as_json, console, cut, facts, show, table
+from .step_views import show_waterfall
 from .words import COLOURS, ago, attempts, moment, span, state, took, why_held
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ..model.view import AttemptView, RunView
+    from ..model.view import AttemptView, RunView, StepView
 
 
 def run_as_json(run: RunView) -> dict[str, Any]:
     """A run's fields, and the words for people that follow from them."""
-    return {**to_builtins(run, enc_hook=str), "status": run.status, "held_because": run.held_because}
+    derived = {"status": run.status, "held_because": run.held_because, "event_id": run.event_id}
+    return {**to_builtins(run, enc_hook=str), **derived}
+
+
+class Everything(NamedTuple):
+    """What is known of a run."""
+
+    run: RunView
+    steps: Sequence[StepView]
+    children: Sequence[RunView]
+    served: bool
+    """Whether anybody works on its queue."""
+
+
+def everything_as_json(found: Everything) -> dict[str, Any]:
+    return {
+        **run_as_json(found.run),
+        "served": found.served,
+        "steps": [to_builtins(step, enc_hook=str) for step in found.steps],
+        "children": [run_as_json(child) for child in found.children],
+    }
 
 
 def show_runs(runs: Sequence[RunView]) -> None:
@@ -56,9 +77,10 @@ _COLUMNS = (
 )
 
 
-def show_everything(run: RunView, *, served: bool) -> None:
-    screen = console()
-    show(facts(_facts(run, served=served)))
+def show_everything(found: Everything, *, all_steps: bool = False) -> None:
+    screen, run = console(), found.run
+    show(facts(_facts(run, served=found.served)))
+    show_waterfall(run, found.steps, found.children, everything=all_steps)
     for title, value in (("input", run.input), ("output", run.output), ("metadata", run.metadata)):
         if value is not None:
             _section(screen, title)
@@ -96,6 +118,12 @@ def _whys(run: RunView, *, served: bool) -> Iterator[str]:
 def _optional(run: RunView) -> Iterator[tuple[str, Any]]:
     if run.key is not None:
         yield "key", run.key
+    if run.version is not None:
+        yield "version", run.version
+    if run.parent is not None:
+        yield "parent", f"run {run.parent} waits for it"
+    if run.copied_from is not None:
+        yield "copied from", f"run {run.copied_from}"
     if run.priority:
         yield "priority", str(run.priority)
     if run.timeout is not None:

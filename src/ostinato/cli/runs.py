@@ -14,7 +14,7 @@ from .options import connection_options, json_option, wait_for, with_app
 
 if TYPE_CHECKING:
     from ..app import App
-    from ..model.view import RunView
+    from .run_views import Everything
 
 STATES = ["held", "ready", "running", "completed", "failed", "cancelled"]
 
@@ -52,27 +52,32 @@ def list_runs(app: App, /, as_json: bool, limit: int, **filters: Any) -> None:
 
 @runs.command("show")
 @click.argument("run_id", metavar="ID")
+@click.option("--all-steps", is_flag=True, help="All steps, also of a run that has hundreds.")
 @json_option
 @connection_options
 @with_app
-def show_run(app: App, /, run_id: str, as_json: bool) -> None:
-    """Show everything that is known of a run."""
+def show_run(app: App, /, run_id: str, all_steps: bool, as_json: bool) -> None:
+    """Show everything that is known of a run, with its steps as a waterfall."""
     from .output import print_json
-    from .run_views import run_as_json, show_everything
+    from .run_views import everything_as_json, show_everything
 
-    run, served = wait_for(_run_and_service(app, run_id))
+    found = wait_for(_everything(app, run_id))
     if as_json:
-        print_json({**run_as_json(run), "served": served})
+        print_json(everything_as_json(found))
     else:
-        show_everything(run, served=served)
+        show_everything(found, all_steps=all_steps)
 
 
-async def _run_and_service(app: App, run_id: str) -> tuple[RunView, bool]:
-    """The run, and whether anybody works on its queue."""
+async def _everything(app: App, run_id: str) -> Everything:
+    """The run, its steps and children, and whether anybody works on its queue."""
+    from .run_views import Everything
+
     async with app:
-        run = await app.runs.get(run_id)
+        run, steps = await app.runs.get(run_id), await app.runs.steps(run_id)
+        children = await app.runs.children(run_id) if any(step.child for step in steps) else []
         workers = await app.workers.list()
-    return run, any(worker.alive and not worker.stopping and run.queue in worker.queues for worker in workers)
+    served = any(worker.alive and not worker.stopping and run.queue in worker.queues for worker in workers)
+    return Everything(run, steps, children, served)
 
 
 all_option = click.option("--all", "everything", is_flag=True, help="All runs, or all that the options below leave.")
@@ -80,23 +85,36 @@ all_option = click.option("--all", "everything", is_flag=True, help="All runs, o
 
 @runs.command("retry")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--from", "from_step", metavar="STEP", help="Begin a new run at this step of an ended one.")
 @all_option
 @state_option("failed", "cancelled", default="failed")
 @filter_options()
 @bulk_options
 @connection_options
 @with_app
-def retry_runs(app: App, /, ids: Sequence[str], **given: Any) -> None:
+def retry_runs(app: App, /, ids: Sequence[str], from_step: str | None, **given: Any) -> None:
     """Let failed or cancelled runs go again, with a fresh budget of attempts.
+
+    With --from, a new run does STEP and all that comes after it again, and remembers what came before. The run may have
+    completed. STEP is a name as `runs show` has it, with #2 for the second of that name, or an id.
 
     \b
       ostinato runs retry 01K9Z6Q2F3M8W5T7R1Y4X0V6B2
+      ostinato runs retry 01K9Z6Q2F3M8W5T7R1Y4X0V6B2 --from charge
       ostinato runs retry --function enrich --code TimeoutError --newer-than 1h --dry-run
     """
-    if _by_ids(ids, given):
+    if from_step is not None:
+        _retry_from(app, ids, from_step, given)
+    elif _by_ids(ids, given):
         _report(ids, wait_for(_retry(app, ids)), "will go again")
     else:
         bulk.carry_out(app, app.runs.retry_where, bulk.RETRY, **given)
+
+
+def _retry_from(app: App, ids: Sequence[str], step: str, given: dict[str, Any]) -> None:
+    if not _by_ids(ids, given) or len(ids) > 1:
+        raise click.UsageError("--from is about one run: name it by its ID")
+    click.echo(wait_for(app.runs.retry(ids[0], from_step=step)).id)
 
 
 async def _retry(app: App, ids: Sequence[str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ..model.run import Reason, State
@@ -75,6 +75,14 @@ def state(run: RunView, now: datetime | None = None) -> str:
             return f"held, retry {ago(run.run_at, now)}"
         case Reason.NOT_DUE:
             return f"held, due {ago(run.run_at, now)}"
+        case Reason.SLEEP:
+            return f"held, wakes {ago(run.run_at, now)}"
+        case Reason.STEP_RETRY:
+            return f"held, step again {ago(run.run_at, now)}"
+        case Reason.EVENT:
+            return "held, waits for event" + ("" if _is_for_ever(run) else f", ends {ago(run.run_at, now)}")
+        case Reason.CHILD:
+            return "held, waits for run"
         case str(reason):
             return f"{run.state.value}, {reason}"
     if run.cancel_requested and run.state is State.RUNNING:
@@ -93,5 +101,18 @@ def why_held(run: RunView) -> str | None:
             return f"its last attempt failed; it is tried again at {moment(run.run_at)}"
         case Reason.PAUSED:
             return f"the queue {run.queue!r} is paused; let it go on: ostinato queues resume {shlex.quote(run.queue)}"
+        case Reason.SLEEP:
+            return f"it sleeps until {moment(run.run_at)}"
+        case Reason.STEP_RETRY:
+            return f"a step failed; it is tried again at {moment(run.run_at)}"
+        case Reason.EVENT:
+            return "it waits for an event" + (", for ever" if _is_for_ever(run) else f", until {moment(run.run_at)}")
+        case Reason.CHILD:
+            return "it waits for a run that it has invoked"
         case reason:
             return reason
+
+
+def _is_for_ever(run: RunView) -> bool:
+    """What waits without a limit is due in a hundred years."""
+    return run.run_at - run.created_at > timedelta(days=50 * 365)

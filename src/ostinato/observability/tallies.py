@@ -24,8 +24,12 @@ from ..telemetry import (
     RunFailed,
     RunGivenBack,
     RunRescued,
+    RunSuspended,
     ScheduleFired,
     StaleWriteRefused,
+    StepCompleted,
+    StepFailed,
+    StepRetried,
     Telemetry,
     WorkerBuried,
     WorkerStarted,
@@ -39,9 +43,11 @@ WAITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10,
 DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 
 STATUSES = ("success", "failed", "dead")
+STEP_STATUSES = ("completed", "retried", "failed")
 BY_TYPE = {
     "cancelled": "Runs cancelled while they were executed here.",
     "given_back": "Runs given back at shutdown.",
+    "suspended": "Runs left to wait for a time, an event, another run or a step's next try.",
     "stale_writes_refused": "Attempts whose run belonged to another worker when they ended.",
     "rescued": "Runs that this worker took away from dead ones.",
     "schedules_fired": "Runs started by schedules, or by hand in their place.",
@@ -75,6 +81,10 @@ class Tallies:
             RunFailed: lambda event: self._of(event).ended("failed" if event.will_retry else "dead", event.duration),
             RunCancelled: lambda event: self._of(event).ended("cancelled", event.duration),
             RunGivenBack: lambda event: self._of(event).count("given_back"),
+            RunSuspended: lambda event: self._of(event).count("suspended"),
+            StepCompleted: self._on_step_completed,
+            StepRetried: lambda event: self._of(event).step("retried"),
+            StepFailed: lambda event: self._of(event).step("failed"),
             StaleWriteRefused: lambda event: self._of(event).count("stale_writes_refused"),
             RunRescued: self._on_rescued,
             ScheduleFired: lambda event: self._of(event).count("schedules_fired"),
@@ -105,6 +115,12 @@ class Tallies:
         tally = self._of(event)
         tally.claimed[event.worker] += 1
         tally.waits.observe(max(0.0, event.waited))
+
+    def _on_step_completed(self, event: StepCompleted) -> None:
+        if event.kind == "step":  # the others wait, which says nothing of how long things take
+            tally = self._of(event)
+            tally.step("completed")
+            tally.step_durations.observe(event.duration)
 
     def _on_rescued(self, event: RunRescued) -> None:
         tally = self._of(event)
@@ -149,16 +165,21 @@ class Tallies:
 class Tally:
     """What happened to the runs of one job type."""
 
-    __slots__ = ("claimed", "counts", "durations", "waits")
+    __slots__ = ("claimed", "counts", "durations", "step_durations", "steps", "waits")
 
     def __init__(self) -> None:
         self.claimed: Counter[str] = Counter()
         self.counts = dict.fromkeys([*STATUSES, *BY_TYPE], 0)
+        self.steps = dict.fromkeys(STEP_STATUSES, 0)
         self.durations = Spread(DURATIONS)
+        self.step_durations = Spread(DURATIONS)
         self.waits = Spread(WAITS)
 
     def count(self, what: str) -> None:
         self.counts[what] += 1
+
+    def step(self, how: str) -> None:
+        self.steps[how] += 1
 
     def ended(self, how: str, duration: float) -> None:
         self.counts[how] += 1
@@ -171,6 +192,9 @@ class Tally:
             families["completed"].add_metric([job_type, status], self.counts[status])
         for name in BY_TYPE:
             families[name].add_metric([job_type], self.counts[name])
+        for status in STEP_STATUSES:
+            families["steps"].add_metric([job_type, status], self.steps[status])
+        families["step"].add_metric([job_type], self.step_durations.buckets(), self.step_durations.sum)
         families["processing"].add_metric([job_type], self.durations.buckets(), self.durations.sum)
         families["wakeup_latency"].add_metric([job_type], self.waits.buckets(), self.waits.sum)
 
@@ -201,6 +225,12 @@ def _families() -> dict[str, Any]:
         "claimed": CounterMetricFamily("job_claimed", "Runs claimed.", labels=["job_type", "worker_id"]),
         "completed": CounterMetricFamily("job_completed", ended, labels=["job_type", "status"]),
         **{name: CounterMetricFamily(f"job_{name}", what, labels=["job_type"]) for name, what in BY_TYPE.items()},
+        "steps": CounterMetricFamily(
+            "job_steps",
+            "Tries of steps: completed; retried, failed and will be tried again; failed for good.",
+            labels=["job_type", "status"],
+        ),
+        "step": HistogramMetricFamily("job_step_seconds", "How long completed steps took.", labels=["job_type"]),
         "processing": HistogramMetricFamily("job_processing_seconds", "How long attempts took.", labels=["job_type"]),
         "wakeup_latency": HistogramMetricFamily(
             "job_wakeup_latency_seconds",

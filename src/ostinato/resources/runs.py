@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from msgspec import json
 
@@ -19,17 +19,21 @@ from ..errors import (
     RunFailed,
     UnknownFunction,
     UnknownRun,
+    UnknownStep,
 )
+from ..ids import new_id
 from ..model.change import Committed, RunInserted
 from ..model.outcome import storable
 from ..model.run import State
-from ..model.view import BulkOutcome, RunCount, RunError, RunFilter, RunView
+from ..model.view import BulkOutcome, RunCount, RunError, RunFilter, RunView, StepView, labels, step_named
 from ..store.ports import Ended, Store
 from . import bulk
 from .bulk import Filters, States
 
 if TYPE_CHECKING:
     from ..engine.site import Site
+
+T = TypeVar("T")
 
 
 class Handle:
@@ -124,6 +128,23 @@ class Runs:
                 raise UnknownRun(run_id)
             return view
 
+    async def steps(self, run_id: str) -> Sequence[StepView]:
+        """The steps of a run, in the order of their first calls."""
+        async with self._site.store() as store:
+            return await self._known(store, run_id, await store.views.steps(run_id))
+
+    async def children(self, run_id: str) -> Sequence[RunView]:
+        """The runs that a run has invoked."""
+        async with self._site.store() as store:
+            return await self._known(store, run_id, await store.views.children(run_id))
+
+    @staticmethod
+    async def _known(store: Store, run_id: str, found: Sequence[T]) -> Sequence[T]:
+        """What was found of a run; if that is nothing, the run must at least be there."""
+        if not found and not await store.views.existing([run_id]):
+            raise UnknownRun(run_id)
+        return found
+
     async def list(self, where: RunFilter | None = None, **filters: Any) -> Sequence[RunView]:
         """Runs by function, queue, state, key, error code and age, newest first; `before=` an id pages on."""
         async with self._site.store() as store:
@@ -161,11 +182,31 @@ class Runs:
         async with self._site.store() as store:
             return [cancelled.id for cancelled in await store.cancel(list(ids), storable(reason))]
 
-    async def retry(self, run_id: str) -> Handle:
-        """A failed or cancelled run again, with a fresh budget of attempts."""
+    async def retry(self, run_id: str, *, from_step: str | None = None) -> Handle:
+        """A failed or cancelled run again, with a fresh budget of attempts.
+
+        With `from_step`, a new run of the same function and input, which remembers what the ended one had completed
+        before that step and does the rest again. The step is named as in the code, with `#2` for the second of its
+        name, or by its id. The new run has no key.
+        """
+        if from_step is not None:
+            return await self._retry_from(run_id, from_step)
         if not await self.retry_many([run_id]):
             await self._refuse_retry(await self.get(run_id))
         return self.handle(run_id)
+
+    async def _retry_from(self, run_id: str, wanted: str) -> Handle:
+        async with self._site.store() as store:
+            run = await self.get(run_id)
+            if not run.state.ended:
+                raise IllegalMove(f"run {run_id} is {run.state.value}; only ended runs can be done again from a step")
+            steps = await store.views.steps(run_id)
+            if (step := step_named(wanted, steps)) is None:
+                raise UnknownStep(run_id, wanted, labels(steps))
+            copy = new_id()
+            if not await store.copy(run_id, copy=copy, place=step.index):
+                raise IllegalMove(f"run {run_id} goes again; only ended runs can be done again from a step")
+        return Handle(self, copy, created=True)
 
     async def retry_many(self, ids: Sequence[str]) -> Sequence[str]:
         """Failed and cancelled runs again; answers those that go again."""

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     queue: str | None
     timeout: Duration | None
     metadata: Mapping[str, Any] | None
+    force: bool
     conn: object | None
 
 

@@ -83,6 +83,8 @@ if TYPE_CHECKING:
         handle = blocking(runs.Runs.handle)
         get = blocking(runs.Runs.get)
         list: ClassVar[Verb[..., Sequence[RunView]]]
+        steps = blocking(runs.Runs.steps)
+        children = blocking(runs.Runs.children)
         counts = blocking(runs.Runs.counts)
         result = blocking(runs.Runs.result)
         cancel = blocking(runs.Runs.cancel)

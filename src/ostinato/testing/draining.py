@@ -23,12 +23,30 @@ from ostinato.engine.service import AT_ONCE
 from ostinato.engine.worker import FORCED_PATIENCE, Worker, first_of
 from ostinato.errors import ConfigError, OstinatoError, RunFailed, UnknownFunction
 from ostinato.ids import new_id
-from ostinato.model.outcome import Cancelled, Done, Failed, GivenBack, Interrupted, Settled, Stop, Unknown, next_delay
-from ostinato.model.run import START, Claimed, State
+from ostinato.model.outcome import (
+    Cancelled,
+    Done,
+    Failed,
+    GivenBack,
+    Interrupted,
+    Settled,
+    Stop,
+    Suspended,
+    Unknown,
+    next_delay,
+)
+from ostinato.model.run import START, Claimed, Reason, State
 from ostinato.store.ports import Ended
 
 from .aside import running_loop
 from .clock import Clock
+
+_WAITS = {
+    Reason.SLEEP: "it sleeps",
+    Reason.EVENT: "it waits for an event",
+    Reason.CHILD: "it waits for another run",
+    Reason.STEP_RETRY: "it waits for a step's next try",
+}
 
 LIMIT = 1000
 LOOK_AGAIN = 0.010
@@ -47,7 +65,7 @@ class Attempt:
     attempt: int
     input: Any
     state: State
-    """Of the run, after this attempt: `held` when it will be tried again."""
+    """Of the run, after this attempt: `held` when it will be tried again, or waits for something."""
     output: Any = None
     error: BaseException | None = None
     """What the handler raised."""
@@ -160,6 +178,7 @@ class Hand(Worker):
     async def next_due(self) -> float | None:
         """Seconds until something held or scheduled is due."""
         waits = [await self._store.next_due(queue) for queue in await self._queues()]
+        waits.append(await self._store.next_overdue())
         names = list(self._registry.schedules)
         planned = await self._store.planned(names, len(names)) if names else []
         slots = [each.wait for each in planned if not each.is_due]  # one that is due by now cannot be fired
@@ -178,6 +197,7 @@ class Hand(Worker):
             while await self._timetable.tick() == AT_ONCE:
                 pass
         await self._drain_the_ledger()
+        await self._overdue.tick()
         return any([await self._take_from(queue) for queue in await self._queues()])
 
     async def _drain_the_ledger(self) -> None:
@@ -268,6 +288,8 @@ def _attempt(active: Active, ended: Ended | None) -> Attempt:
             error, message = outcome.error, outcome.message
         case Interrupted(why):
             state, message = State.HELD, why
+        case Suspended():
+            state, message = State.HELD, _WAITS[outcome.reason]
         case Unknown():
             state, message = State.HELD, f"no function is named {claimed.function!r} here"
         case GivenBack():
