@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import random
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 from ostinato.engine import floor, intake, rescuer
 from ostinato.engine.active import Active
 from ostinato.engine.executor import Executor
 from ostinato.engine.service import AT_ONCE
+from ostinato.engine.steps import waiting
+from ostinato.engine.steps.steps import Step, Steps
 from ostinato.errors import StoreUnavailable
-from ostinato.model.change import Change, Committed, RunStarted
+from ostinato.model.change import Change, Committed, RunSettled, RunStarted
 from ostinato.model.outcome import Done, Outcome
 from ostinato.model.run import START, Claimed, Mark
+from ostinato.model.step import Memo
 from ostinato.store import sql
 from ostinato.store.base import FlowStore
 from ostinato.store.postgres.listener import PostgresListener
@@ -52,14 +57,15 @@ def without_fence() -> None:
                 blocks[name] = dataclasses.replace(block, text=text)
                 changed.append(name)
         completion = "completable" if "completable" in blocks else "complete_runs"
-        assert {completion, "settle_runs", "start_runs"} <= set(changed), "the fence looks different now"
+        saving = "fenced_runs" if "fenced_runs" in blocks else "save_steps"
+        assert {completion, "settle_runs", "start_runs", saving} <= set(changed), "the fence looks different now"
         return blocks
 
     sql.load = load_unfenced
 
 
 _FENCE = re.compile(
-    r"r\.lease_no = (\(c\.e->>(1|'lease_no')\)::integer|s\.lease_no|json_extract\(s\.value, '\$\[1\]'\))"
+    r"r\.lease_no = (\(c\.e->>(1|'lease_no')\)::integer|[sf]\.lease_no|json_extract\(s\.value, '\$\[1\]'\))"
 )
 
 
@@ -102,8 +108,10 @@ def loses_the_answer_to_a_claim() -> None:
     claim = FlowStore.claim
     lost: list[Claimed] = []
 
-    async def claim_in_vain(self: FlowStore, queue: str, limit: int, *, worker: str, mark: Mark) -> list[Claimed]:
-        claimed = await claim(self, queue, limit, worker=worker, mark=mark)
+    async def claim_in_vain(
+        self: FlowStore, queue: str, limit: int, *, worker: str, mark: Mark, versions: str | None = None
+    ) -> list[Claimed]:
+        claimed = await claim(self, queue, limit, worker=worker, mark=mark, versions=versions)
         if claimed and not lost:
             lost.extend(claimed)
             raise StoreUnavailable("the connection was lost")
@@ -176,3 +184,65 @@ def fails_to_mark_a_start() -> None:
         return await commit(self, changes)
 
     FlowStore.commit = commit_in_vain  # type: ignore[method-assign]
+
+
+def commits_steps_apart() -> None:
+    """What a step wrote is committed first, and that it is done after that."""
+
+    async def do_apart(
+        self: Steps, step: Step, function: Any, args: Any, kwargs: Any, options: Any, result: Any, retried: int
+    ) -> Any:
+        async with self._tools.step_transaction() as (transaction, tx):
+            value = await self._timed(step, options, function, (tx, *args), kwargs)
+            await transaction.commit()
+        return await self._done(step, value, result, retried)
+
+    Steps._do_in_transaction = do_apart  # type: ignore[method-assign]
+
+
+def forgets_what_was_done() -> None:
+    """Later attempts know nothing of the steps of earlier ones."""
+
+    async def memos(self: FlowStore, runs: Sequence[str]) -> list[Memo]:
+        return []
+
+    FlowStore.memos = memos  # type: ignore[method-assign]
+
+
+def never_looks_back() -> None:
+    """An event that is recorded before the wait is registered, and read by the drainer before that, is missed."""
+
+    async def look_back(steps: Steps, step: Step, glob: str, matches: str | None) -> Memo:
+        return await steps.reread(step)
+
+    assert hasattr(waiting, "_look_back")
+    waiting._look_back = look_back
+
+
+def wakes_only_the_held() -> None:
+    """A run that is woken while it is still on its way to be held does not know."""
+    load, changed = sql.load, []
+
+    def load_forgetful(package: str, *, adapt: Callable[[str], str]) -> dict[str, sql.Block]:
+        blocks = load(package, adapt=adapt)
+        block = blocks["wake_runs"]
+        text = re.sub(r"set woken = (true|1),", "set woken = woken,", block.text)
+        if text != block.text:
+            blocks["wake_runs"] = dataclasses.replace(block, text=text)
+            changed.append("wake_runs")
+        assert changed, "waking looks different now"
+        return blocks
+
+    sql.load = load_forgetful
+
+
+def hesitates_to_hold() -> None:
+    """Some time passes between a run's last look and the commit that holds it."""
+    commit, chance = FlowStore.commit, random.Random(1)
+
+    async def commit_hesitantly(self: FlowStore, changes: Sequence[Change]) -> Committed:
+        if any(isinstance(change, RunSettled) and change.suspended for change in changes):
+            await asyncio.sleep(chance.uniform(0, 0.02))
+        return await commit(self, changes)
+
+    FlowStore.commit = commit_hesitantly  # type: ignore[method-assign]

@@ -109,7 +109,7 @@ class Crew:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.system.runner", f"tests.system.apps.{app}:app", *faults],
                 cwd=ROOT,
-                env=self._environment(settings),
+                env=self.environment(**settings),
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
@@ -142,7 +142,8 @@ class Crew:
             worker = self.launch(app, **settings)  # type: ignore[arg-type]
             await worker.exit_code(timeout=3600)
 
-    def _environment(self, settings: dict[str, object]) -> dict[str, str]:
+    def environment(self, **settings: object) -> dict[str, str]:
+        """What a process needs to know of the test."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("OSTINATO_")}
         return {
             **ours,

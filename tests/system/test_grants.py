@@ -107,6 +107,7 @@ MATRIX: list[tuple[str, tuple[str, ...]]] = [
     # enqueuing
     (enqueuing(), (PRODUCER, WORKER)),
     (enqueuing(key="k", unique="1d"), (PRODUCER, WORKER)),
+    (enqueuing(key="k", force=True), (PRODUCER, WORKER)),
     (enqueuing(queue="mail", delay="1h", priority=5), (PRODUCER, WORKER)),
     (INSERT.format("") + ROW + ")", (PRODUCER, WORKER)),
     (INSERT.format(", worker") + ROW + ", 'w')", (WORKER,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,15 @@ async def address(worker: WorkerProcess, log: Log) -> str:
     """Where a worker can be asked."""
     (served,) = await log.heard("MetricsServed", pid=worker.pid)
     return str(served["url"])
+
+
+async def counted(where: str, *names: str) -> Samples:
+    """What the page says once these are on it: what happens is written to the log before it is counted."""
+    async with asyncio.timeout(15):
+        found = await scraped(where)
+        while not all(of(found, name) for name in names):
+            found = await scraped(where)
+    return found
 
 
 def by_type(found: Samples, name: str) -> dict[str, float]:
@@ -155,7 +165,7 @@ async def test_a_worker_that_lost_its_lease_says_so(app: App, crew: Crew, log: L
     frozen.thaw()
     await log.heard("StaleWriteRefused", pid=frozen.pid)
     _, renamed = await log.heard("WorkerStarted", pid=frozen.pid, count=2)
-    found = await scraped(await address(frozen, log))
+    found = await counted(await address(frozen, log), "job_stale_writes_refused_total", "job_leases_lost_total")
 
     assert of(found, "job_leases_lost_total") == {"": 1}
     assert of(found, "job_stale_writes_refused_total") == {"listen": 1}
@@ -164,7 +174,7 @@ async def test_a_worker_that_lost_its_lease_says_so(app: App, crew: Crew, log: L
 
     gates.open("go")
     await until(lambda: bool(log.find("RunRescued", pid=other.pid)), True)
-    rescuer = await scraped(await address(other, log))
+    rescuer = await counted(await address(other, log), "job_rescued_total")
     assert of(rescuer, "job_rescued_total") == {"listen": 1}
     assert by_type(rescuer, "job_claimed_total") == {"listen": 1}
 
