@@ -25,6 +25,7 @@ class Program:
     def __init__(self, *args: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> None:
         self.lines: list[str] = []
         self._queue: queue.Queue[str | None] = queue.Queue()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs us in the background may ignore it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ostinato.cli", *args],
             stdout=subprocess.PIPE,
