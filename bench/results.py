@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,15 +34,21 @@ class Results:
         return cls(**json.loads(path.read_text()))
 
     def filled_by(self, others: Iterable["Results"]) -> "Results":
-        """This session with the measures that it lacks from others of the same sizes."""
+        """This session with the measures that it lacks from others of the same sizes, in however many pairs."""
         for other in others:
-            if Sizes(**other.sizes) != Sizes(**self.sizes):  # older sessions lack the sizes of newer measures
+            if _amounts(other) != _amounts(self):  # older sessions lack the sizes of newer measures
                 raise SystemExit(f"{other.command!r} measured other sizes than {self.command!r}")
             lacking = {name: rounds for name, rounds in other.rounds.items() if not self.rounds.get(name)}
+            if lacking or (other.claims and not self.claims):
+                self.command = f"{self.command} && {other.command}"
             self.rounds |= lacking
             self.claims = self.claims or other.claims
             self.environment = {**other.environment, **self.environment}
         return self
+
+
+def _amounts(results: Results) -> Sizes:
+    return replace(Sizes(**results.sizes), pairs=0, peer_pairs=0)
 
 
 @dataclass(frozen=True, slots=True)
