@@ -222,6 +222,14 @@ def test_a_payload_type_is_enforced_at_the_door(kind: Callable[..., Any]):
     recording.one(door, "price.dropped", {"price": "dear"}, recording.NO_OPTIONS)
 
 
+def test_declared_payloads_are_known_as_schemas():
+    """For documentation and forms; the types that nobody declared are not among them."""
+    app = App("sqlite:///unused.db")
+    app.event("price.changed", dict[str, float])
+
+    assert app.events.schemas() == {"price.changed": {"type": "object", "additionalProperties": {"type": "number"}}}
+
+
 def test_payload_types_are_declared_once():
     """By a type, of one event type, which is no glob."""
     app = App("sqlite:///never-opened.db")

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import json
+
 from ..clock import utc
 from ..engine.ledger import recording
 from ..engine.ledger.following import BEGINNING, Following, Reader
@@ -96,6 +98,11 @@ class Events:
         latest 10,000 are counted, so it costs no more when there are millions."""
         async with self._site.store() as store:
             return await store.views.event_counts(count_to=MOST_COUNTED)
+
+    def schemas(self) -> dict[str, Any]:
+        """What payloads look like, as JSON Schema, of the types that this app declares: for docs and forms."""
+        declared = self._site.door.registry.events
+        return {kind: json.decode(payload.schema) for kind, payload in declared.items() if payload.schema is not None}
 
     async def trace(self, event_id: str) -> Trace:
         """What an event follows from and what follows from it: events and runs, both ways."""

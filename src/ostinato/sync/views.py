@@ -120,6 +120,8 @@ if TYPE_CHECKING:
         trace = blocking(events.Events.trace)
         read = blocking(events.Events.read)
 
+        def schemas(self) -> dict[str, Any]: ...
+
         def follow(
             self,
             on: str = "**",
