@@ -35,7 +35,7 @@ def test_it_tells_its_story(tmp_path: Path):
         "has run out: its",
         "worker 3 starts",
         "One worker was killed with kill -9",
-        "no track was written twice",
+        ": none was lost, none written twice",
     ):
         assert told in demo.output, demo.output
     assert list(tmp_path.iterdir()) == []

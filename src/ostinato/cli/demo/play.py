@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from ...errors import StoreUnavailable
+from ...model.run import State
 from . import radio
 from .crew import Crew
 from .music_service import ALBUMS, CURSED, UNHEARD_OF, Track
@@ -137,8 +138,13 @@ async def _look(story: Story) -> None:
 
 
 async def _count(story: Story) -> None:
-    """What the station's own table says."""
+    """What the station's own table says, beside what the runs say."""
     async with radio.app.transaction() as tx:
         row = await tx.fetchrow("select count(album) as enriched, coalesce(max(times_enriched), 0) as most from tracks")
     assert row is not None
     story.enriched, story.most_times_enriched = row["enriched"], row["most"]
+    story.looked_up = sum(
+        count.count
+        for count in await radio.app.runs.counts()
+        if count.function == radio.enrich_track.name and count.state is State.COMPLETED
+    )

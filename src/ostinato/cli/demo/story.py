@@ -49,6 +49,8 @@ class Story:
         self.kills = self.retries = 0
         self.enriched = self.most_times_enriched = 0
         """What the station's own table says at the end."""
+        self.looked_up = 0
+        """How many look-ups were completed, as the runs say at the end."""
         self._about: dict[str, str] = {}
 
     @property

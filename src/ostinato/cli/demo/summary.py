@@ -35,4 +35,7 @@ def _kills(killed: int, rescued: int) -> str:
 def _proof(story: Story) -> str:
     if story.most_times_enriched > 1:
         return f"A track was written {story.most_times_enriched} times. That is a bug; please report it."
-    return f"The station's table has {story.enriched} albums, and no track was written twice."
+    found = f"{story.looked_up} look-ups were completed, and the station's table has {story.enriched} albums"
+    if story.enriched != story.looked_up:
+        return f"{found}. That is a bug; please report it."
+    return f"{found}: none was lost, none written twice."
