@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 from ostinato import App
 from ostinato.sync import Client
 from tests.engine.databases import Database
+from tests.sync.helpers import loop_threads, until
+
+
+@pytest.fixture(scope="package", autouse=True)
+def nobody_is_left() -> None:
+    """Clients that other tests of this process did not close are gone, and the loop's thread with them."""
+    gc.collect()
+    until(lambda: not loop_threads())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

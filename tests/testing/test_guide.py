@@ -26,7 +26,7 @@ def test_the_project_of_the_guide_passes(
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-W", "error", "--ostinato-database", kind)
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "--ostinato-database", kind)
 
     result.assert_outcomes(passed=sum(text.count("def test_") for _, text in FILES))
 

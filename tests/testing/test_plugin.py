@@ -109,10 +109,11 @@ def run(project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 @pytest.mark.parametrize("tests", [ASYNC, SYNC], ids=["async", "sync"])
 def test_a_projects_tests(project: pytest.Pytester, tests: str, kind: str):
-    """An app of a module is on a database of each test's own, and everything about it works there."""
+    """An app of a module is on a database of each test's own, and everything about it works there. A module's client
+    lives as long as its process, so that is one of its own."""
     project.makepyfile(test_radio=tests)
 
-    result = run(project, "--ostinato-database", kind)
+    result = project.runpytest_subprocess("-p", "no:cacheprovider", "--ostinato-database", kind)
 
     result.assert_outcomes(passed=tests.count("def test_"))
 
