@@ -6,9 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from ostinato import App, Retry, Run, StepFailed
+from ostinato.cli.run_views import Everything, show_everything
 from ostinato.cli.step_views import ASCII, Waterfall
 from ostinato.model.run import State
 from ostinato.model.step import Kind, Status, StepError
@@ -55,6 +57,33 @@ def drawn(run: RunView, *steps: StepView, width: int = 80, now: float = 100.0, *
 def bar(line: str, name: int = 8) -> str:
     """The bar alone, in a terminal of 80 columns."""
     return line[name + 21 : 66].rstrip()
+
+
+# --- times
+
+
+def shown(run: RunView, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The facts by their names."""
+    show_everything(Everything(run, [], [], served=True))
+    lines = [line.split("  ", 1) for line in capsys.readouterr().out.splitlines()]
+    return {line[0]: line[1].strip() for line in lines if len(line) > 1}
+
+
+def test_the_times_by_which_it_must_start_and_end(capsys: pytest.CaptureFixture[str]):
+    """As long as they lie ahead of it."""
+    times: dict[str, Any] = {"start_by": at(60), "finish_by": at(120)}
+    waiting = msgspec.structs.replace(a_run(State.READY, took=None, **times), started_at=None)
+    assert {"start by", "end by"} <= shown(waiting, capsys).keys()
+    running = shown(a_run(State.RUNNING, took=None, **times), capsys)
+    assert "start by" not in running
+    assert "12:02:00" in running["end by"]
+    assert {"start by", "end by"}.isdisjoint(shown(a_run(**times), capsys))
+
+
+def test_how_long_it_took_since_its_last_and_its_first_start(capsys: pytest.CaptureFixture[str]):
+    """A run that slept, or was tried again, has two answers."""
+    assert shown(a_run(claimed_at=at(90)), capsys)["took"] == "10 s, 1 min 40 s from the first start"
+    assert shown(a_run(claimed_at=BEGAN), capsys)["took"] == "1 min 40 s"
 
 
 # --- bars

@@ -136,13 +136,24 @@ def _times(run: RunView) -> Iterator[tuple[str, Any]]:
     now = datetime.now(UTC)
     yield "created", moment(run.created_at, now)
     yield "due", moment(run.run_at, now)
+    if run.start_by is not None and run.started_at is None:
+        yield "start by", moment(run.start_by, now)
     yield "first start", moment(run.started_at, now)
     if run.claimed_at != run.started_at:
         yield "last start", moment(run.claimed_at, now)
+    if run.finish_by is not None and run.ended_at is None:
+        yield "end by", moment(run.finish_by, now)
     yield "ended", moment(run.ended_at, now)
     duration = took(run, now)
     if duration is not None:
-        yield "took" if run.ended_at else "running for", span(duration)
+        yield "took" if run.ended_at else "running for", f"{span(duration)}{_in_all(run)}"
+
+
+def _in_all(run: RunView) -> str:
+    """How long it was from the first start to the end, for a run that started again."""
+    if run.ended_at is None or run.started_at is None or run.claimed_at == run.started_at:
+        return ""
+    return f", {span((run.ended_at - run.started_at).total_seconds())} from the first start"
 
 
 def _show_attempt(screen: Console, attempt: AttemptView) -> None:
