@@ -39,5 +39,5 @@ def saving(steps: Sequence[StepSaved]) -> Flow[Collection[str]]:
 
 
 def completing(settlements: Sequence[RunCompleted]) -> Flow[Collection[str]]:
-    rows = yield Call("complete_runs", {"settlements": encoded(settlements)})
-    return [row[0] for row in rows]
+    ((held, _),) = yield Call("complete_runs", {"settlements": encoded(settlements)})
+    return held or ()

@@ -27,10 +27,11 @@ returning case when :ring::boolean
 -- name: claim
 -- The array is built once, so exactly as many rows are taken as asked for, whatever the planner thinks.
 -- (due, id) >= the mark is an index bound: entries that vacuum cannot remove yet are not walked.
+-- What stands in (select …) is asked once, not for every run.
 update ostinato.runs
 set state = 'running', reason = null, worker = :worker, lease_no = lease_no + 1, attempt = attempt + 1,
-    woken = false, certain = :alone, claimed_at = ostinato.clock(), started_at = coalesce(started_at, ostinato.clock()),
-    version = (select :versions::text::jsonb)->>function  -- read once, not for every run
+    woken = false, certain = :alone, claimed_at = (select ostinato.clock()), started_at = coalesce(started_at, (select ostinato.clock())),
+    version = (select :versions::text::jsonb)->>function
 where id = any(array(
     select id from ostinato.runs
     where queue = :queue and suspect = :suspect and state = 'ready'
@@ -44,18 +45,17 @@ returning id, lease_no, function, queue, attempt, input::text, due,
           date_part('epoch', claimed_at - run_at), key, timeout, metadata::text, invoked_by, trace::text, parent_run
 
 -- name: complete_runs
+-- Answers with one row, the runs for which the fence held: rows are dear by the thousand.
 with ended as (
     update ostinato.runs r
-    set state = 'completed', output = c.e->2, ended_at = ostinato.clock(), worker = null, error = null,
+    set state = 'completed', output = c.e->2, ended_at = (select ostinato.clock()), worker = null, error = null,
         suspect = false, uncounted = 0
     from jsonb_array_elements(:settlements::text::jsonb) as c(e)
     where r.id = c.e->>0 and r.lease_no = (c.e->>1)::integer
       and r.worker is not null and not r.cancel_requested
     returning r.id
-), announced as materialized (
-    select ostinato.announce(array_agg(id)) from ended
 )
-select id from ended cross join announced
+select ids, ostinato.announce(ids) from (select array_agg(id) as ids from ended) held
 
 -- name: settle_runs
 -- What is suspended waits for the first of its pending steps that knows a time, or a hundred years, unless something has come already.

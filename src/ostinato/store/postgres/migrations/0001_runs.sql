@@ -43,21 +43,26 @@ create table ostinato.workers (
 );
 
 create table ostinato.runs (
+    -- First what is never null and has a width of its own: PostgreSQL finds it without walking the row, and an update asks for each
+    -- column of an index.
+    run_at timestamptz not null,
+    due bigint not null,
+    created_at timestamptz not null,
+    lease_no integer not null default 0,
+    priority smallint not null default 0 check (priority between -600 and 600),
+    attempt smallint not null default 0,
+    uncounted smallint not null default 0,      -- starts in doubt, returned to the budget
+    suspect boolean not null default false,     -- its last worker died: claimed alone
+    certain boolean not null default false,     -- this claim is known to have become a start
+    cancel_requested boolean not null default false,
+    woken boolean not null default false,       -- something it waits for came while it was not waiting yet
+    watched boolean not null default false,     -- an event may cancel it
+
     id text collate "C" primary key,
     function text collate "C" not null,
     queue text collate "C" not null,
     state text collate "C" not null check (state in ('held', 'ready', 'running', 'completed', 'failed', 'cancelled')),
     reason text collate "C",
-    run_at timestamptz not null,
-    due bigint not null,
-    priority smallint not null default 0 check (priority between -600 and 600),
-    lease_no integer not null default 0,
-    attempt smallint not null default 0,
-    suspect boolean not null default false,     -- its last worker died: claimed alone
-    certain boolean not null default false,     -- this claim is known to have become a start
-    uncounted smallint not null default 0,      -- starts in doubt, returned to the budget
-    cancel_requested boolean not null default false,
-    woken boolean not null default false,       -- something it waits for came while it was not waiting yet
     worker text collate "C",
     parent_run text collate "C",                -- the run and the step that wait for it
     parent_step text collate "C",
@@ -67,10 +72,8 @@ create table ostinato.runs (
     timeout double precision,
     start_by timestamptz,                       -- cancelled if it has not started, or not ended, by then
     finish_by timestamptz,
-    watched boolean not null default false,     -- an event may cancel it
     version text,                               -- the function's, when it last started
     invoked_by text not null,
-    created_at timestamptz not null,
     claimed_at timestamptz,
     started_at timestamptz,
     ended_at timestamptz,
