@@ -75,7 +75,7 @@ class Worker:
         async with AsyncExitStack() as stack:
             resources = await self._open_resources(stack)
             self._build(resources)
-            await self._declare()
+            await self._prepare()
             try:
                 await self._start()
                 await self._stop_asked.wait()
@@ -172,6 +172,16 @@ class Worker:
         steady = [self._scheduler, self._overdue, self._rescuer, self._pruner, self._canceller, self._latecomers]
         return [*self._intakes.values(), *steady, *timetable, *self._drainers]
 
+    async def _prepare(self) -> None:
+        """Declares, while connections are opened for the runs."""
+        warming = asyncio.create_task(self._store.warm_up())
+        try:
+            await self._declare()
+            await warming
+        finally:
+            warming.cancel()
+            await asyncio.gather(warming, return_exceptions=True)
+
     async def _declare(self) -> None:
         """Writes down what this process knows, for SQL, other processes and people."""
         if any(spec.on_failure for spec in self._registry):
@@ -192,7 +202,6 @@ class Worker:
         return resources
 
     async def _start(self) -> None:
-        await self._store.warm_up()
         await self._keeper.start()
         await self._wakeups.start()
         self._floor.open()

@@ -258,9 +258,11 @@ _FOLLOWING_AREAS: tuple[tuple[type[Fenced], str, str], ...] = (
 
 def single_statement(changes: Sequence[Change]) -> bool:
     """Whether the commit is one statement, which needs no transaction around it."""
-    kinds = {type(change) for change in changes}
+    kinds = set(map(type, changes))
     if len(kinds) != 1 or kinds & _SEVERAL_STATEMENTS:
         return False
+    if RunSettled not in kinds:
+        return True
     return not any(isinstance(change, RunSettled) and change.state == State.CANCELLED for change in changes)
 
 
