@@ -678,6 +678,27 @@ async def test_a_function_declared_by_a_worker_elsewhere_can_be_enqueued_by_name
         assert (await here.runs.get(handle.id)).queue == "mail"
 
 
+@pytest.mark.parametrize(
+    ("options", "priority"), [({}, 20), ({"queue": "default"}, 20), ({"key": "k"}, 20), ({"priority": 0}, 0)]
+)
+async def test_by_name_a_run_has_the_priority_that_its_function_declares(
+    make_app: MakeApp, options: dict[str, Any], priority: int
+):
+    """Singly and many at once, unless the caller gives another; one that nobody has declared has none."""
+    async with make_app() as there, make_app() as here:
+
+        @there.function(priority=20)
+        async def urgent(): ...
+
+        async with there.worker():
+            pass
+        await here.enqueue("urgent", **options)
+        await here.enqueue_many("urgent", [{}], **{**options, "run_at": datetime(2030, 1, 1, tzinfo=UTC)})
+        await here.enqueue("nobody_knows", queue="default")
+        assert {run.priority for run in await here.runs.list(function="urgent")} == {priority}
+        assert {run.priority for run in await here.runs.list(function="nobody_knows")} == {0}
+
+
 async def test_a_functions_name_is_its_own(app: App):
     """Two of the same name are refused when declared."""
 

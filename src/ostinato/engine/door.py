@@ -140,8 +140,11 @@ def _terms(options: EnqueueOptions, spec: FunctionSpec | None) -> Terms | None:
     return None if options.queue is None else _DECLARED
 
 
-def _priority(options: EnqueueOptions, spec: FunctionSpec | None) -> int:
-    priority = options.priority if options.priority is not None else spec.priority if spec else 0
+def _priority(options: EnqueueOptions, spec: FunctionSpec | None) -> int | None:
+    """Without the function's code the database looks it up."""
+    if options.priority is None:
+        return spec.priority if spec else None
+    priority = options.priority
     if type(priority) is not int or priority not in PRIORITIES:
         raise InvalidOption(f"priority={priority!r} must be a whole number of seconds from -600 to 600")
     return priority

@@ -178,8 +178,7 @@ class Worker:
         try:
             await self._declare()
             await warming
-        finally:
-            warming.cancel()
+        finally:  # not cancelled: a connection that is just being opened would be left to the garbage collector
             await asyncio.gather(warming, return_exceptions=True)
 
     async def _declare(self) -> None:

@@ -32,7 +32,8 @@ class RunInserted(Struct, frozen=True, omit_defaults=True, gc=False):
     queue: str | None = None
     run_at: str | None = None
     delay: float | None = None
-    priority: int = 0
+    priority: int | None = 0
+    """None: what its function declares, as the database knows."""
     key: str | None = None
     unique: str = "active"
     unique_for: float | None = None

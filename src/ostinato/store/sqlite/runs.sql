@@ -11,7 +11,8 @@
 -- name: targets
 -- The queue that each pair of function and queue asked for comes to (none: the function is unknown), the queue's cap, and what the
 -- function declares about its runs.
-select a.function, coalesce(a.queue, f.queue), q.max_waiting, a.asked, f.start_timeout, f.finish_timeout, f.cancel_on is not null
+select a.function, coalesce(a.queue, f.queue), q.max_waiting, a.asked, f.priority, f.start_timeout, f.finish_timeout,
+       f.cancel_on is not null
 from (
     select json_extract(value, '$.function') as function, json_extract(value, '$.queue') as queue,
            json_extract(value, '$.asked') as asked

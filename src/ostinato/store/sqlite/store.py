@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -195,7 +195,7 @@ class SqliteStore(FlowStore):
         existing = (yield from _taking_keys(keyed)) if keyed else {}
         changes = [change for change in changes if change.id not in existing]
         if changes:
-            yield Call("insert_runs", {"requests": flows.encoded([_request(change) for change in changes])})
+            yield Call("insert_runs", {"requests": flows.encoded([_request(change, declared) for change in changes])})
         if terms := list(_terms(changes, declared)):
             yield Call("set_terms", {"terms": flows.encoded(terms)})
         return existing
@@ -267,7 +267,14 @@ class SqliteStore(FlowStore):
 # --- inserting ------------------------------------------------------------------------------------------------------
 
 
-def _checking(changes: Sequence[RunInserted]) -> Flow[dict[str, Terms]]:
+class Declared(NamedTuple):
+    """What a function declares about its runs, as the database knows."""
+
+    priority: int
+    terms: Terms | None
+
+
+def _checking(changes: Sequence[RunInserted]) -> Flow[dict[str, Declared]]:
     """Refuses unknown functions and queues without room, before anything is written; answers what the others declare
     about their runs."""
     asked = Counter((change.function, change.queue) for change in changes if not change.uncapped)
@@ -276,15 +283,15 @@ def _checking(changes: Sequence[RunInserted]) -> Flow[dict[str, Terms]]:
         for function, queue in dict.fromkeys((change.function, change.queue) for change in changes)
     ]
     wanted: Counter[tuple[str, int]] = Counter()
-    declared: dict[str, Terms] = {}
-    for function, queue, cap, count, *terms in (yield Call("targets", {"pairs": flows.encoded(pairs)})):
+    declared: dict[str, Declared] = {}
+    for function, queue, cap, count, priority, *terms in (yield Call("targets", {"pairs": flows.encoded(pairs)})):
         if queue is None:
             raise UnknownFunction(
                 f'no function is named "{function}"; '
                 "start a worker that declares it once, so that the database knows it"
             )
-        if terms != _NO_TERMS:
-            declared[function] = Terms(terms[0], terms[1], watched=bool(terms[2]))
+        known = None if terms == _NO_TERMS else Terms(terms[0], terms[1], watched=bool(terms[2]))
+        declared[function] = Declared(priority or 0, known)
         if cap is not None and count:
             wanted[queue, cap] += count
     for (queue, cap), count in wanted.items():
@@ -300,7 +307,7 @@ def _checking(changes: Sequence[RunInserted]) -> Flow[dict[str, Terms]]:
 _NO_TERMS = [None, None, 0]
 
 
-def _terms(changes: Sequence[RunInserted], declared: Mapping[str, Terms]) -> Iterator[dict[str, Any]]:
+def _terms(changes: Sequence[RunInserted], declared: Mapping[str, Declared]) -> Iterator[dict[str, Any]]:
     """What is written to these runs besides: what their functions declare, as who inserts them knows, or the
     database."""
     for change in changes:
@@ -308,7 +315,7 @@ def _terms(changes: Sequence[RunInserted], declared: Mapping[str, Terms]) -> Ite
         if terms is None and change.queue is not None:
             continue
         if terms is None or terms.declared:
-            terms = declared.get(change.function)
+            terms = declared[change.function].terms
         if terms is not None:
             yield {"id": change.id, **msgspec.structs.asdict(terms)}
 
@@ -339,12 +346,17 @@ def _key_requests(keyed: Sequence[RunInserted]) -> dict[str, object]:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _request(change: RunInserted) -> Any:
-    """The run with its moment in microseconds, which SQLite's own functions would cut to milliseconds."""
-    if change.run_at is None:
+def _request(change: RunInserted, declared: Mapping[str, Declared]) -> Any:
+    """The run with its priority, and with its moment in microseconds, which SQLite's own functions would cut to
+    milliseconds."""
+    if change.run_at is None and change.priority is not None:
         return change
-    moment = (datetime.fromisoformat(change.run_at) - _EPOCH) // timedelta(microseconds=1)
-    return {**msgspec.structs.asdict(change), "run_at": max(0, moment)}
+    fields = msgspec.structs.asdict(change)
+    if change.run_at is not None:
+        fields["run_at"] = max(0, (datetime.fromisoformat(change.run_at) - _EPOCH) // timedelta(microseconds=1))
+    if change.priority is None:
+        fields["priority"] = declared[change.function].priority
+    return fields
 
 
 def _is_plain(event: EventRecorded) -> bool:

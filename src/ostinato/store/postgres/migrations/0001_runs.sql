@@ -236,8 +236,7 @@ begin
            case when t.run_at > moment then 'held' else 'ready' end,
            case when t.run_at > moment then 'not_due' end,
            t.run_at,
-           ostinato.micros(t.run_at) - 1000000 * coalesce((e->>'priority')::bigint, 0),
-           coalesce((e->>'priority')::smallint, 0),
+           ostinato.micros(t.run_at) - 1000000 * t.priority::bigint, t.priority,
            e->>'key', case when e ? 'key' then coalesce(e->>'unique', 'active') end,
            (e->>'timeout')::double precision, coalesce(e->>'invoked_by', 'api'), moment, e->'input', e->'metadata',
            e->'trace', e->>'parent_run', e->>'parent_step',
@@ -250,7 +249,11 @@ begin
                               else moment end as run_at,
                          case when not special then null
                               when not e ? 'queue' or (e->'terms'->>'declared')::boolean then ostinato.terms_of(e->>'function')
-                              else e->'terms' end as terms) t
+                              else e->'terms' end as terms,
+                         coalesce((e->>'priority')::smallint,
+                                  case when special and e ? 'priority'
+                                       then (select f.priority from ostinato.functions f where f.name = e->>'function') end,
+                                  0::smallint) as priority) t
     where not keyed or not e ? 'key' or e->>'id' = any(taken);
     if ring and not coalesce(
         jsonb_array_length(requests) = 1
