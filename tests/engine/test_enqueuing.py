@@ -26,7 +26,7 @@ from ostinato import (
     UnknownFunction,
 )
 from ostinato import RunFailed as RunFails
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.telemetry import RunClaimed, RunCompleted, RunFailed
 from ostinato.testing.probe import Probe
 from tests.engine.conftest import MakeApp

@@ -19,7 +19,7 @@ import pytest
 from msgspec import Struct
 
 from ostinato import App, Cancel, Retry, Run, RunCancelled, RunFailed, StepFailed
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.errors import InvalidOption, StepMisused, StoreUnavailable, TransactionMisused
 from ostinato.model.change import Change, Committed, RunCompleted, StepSaved
 from ostinato.store.base import FlowStore

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ostinato import App, Retry, Run, RunCancelled, RunFailed
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.engine.threads import at_once
 from ostinato.errors import TransactionMisused
 from ostinato.telemetry import LeaseRenewed, RunClaimed, RunCompleted, WorkerStopped

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from ostinato import App, ConfigError, InvalidInput, Retry, Run, RunCancelled, RunFailed, Tx
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.errors import LeaseLost, TransactionMisused
 from ostinato.telemetry import RunCompleted
 from ostinato.telemetry import RunFailed as AttemptFailed
@@ -825,7 +825,7 @@ async def test_on_sqlite_nothing_else_is_written_from_inside_a_transaction(sqlit
 
 async def test_on_sqlite_a_transaction_may_not_last_long(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch):
     """It holds the only write lock: the attempt fails with the reason, and the others go on."""
-    monkeypatch.setattr("ostinato.engine.context.TRANSACTION_LIMIT", 0.2)
+    monkeypatch.setattr("ostinato.engine.tools.TRANSACTION_LIMIT", 0.2)
     async with App(sqlite_database.url) as app:
 
         @app.function(retry=Retry.none())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ostinato import App, Retry, Run
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.engine.threads import at_once
 from ostinato.errors import LeaseLost
 from ostinato.telemetry import QueueAsleep, RunCompleted, StaleWriteRefused

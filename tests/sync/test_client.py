@@ -27,7 +27,7 @@ from ostinato import (
     RunFailed,
     UnknownFunction,
 )
-from ostinato.engine.context import BlockingRun
+from ostinato.engine.blocking import BlockingRun
 from ostinato.engine.door import EnqueueOptions
 from ostinato.errors import StoreError, TransactionMisused, UnknownRun, WouldBlock
 from ostinato.function import Enqueuer

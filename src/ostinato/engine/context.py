@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any, ClassVar, ParamSpec, TypeVar, overload
 
@@ -13,81 +12,25 @@ from msgspec import Raw, json
 
 from ..clock import Duration
 from ..codec import sorted_json, to_json
-from ..errors import ConfigError, LeaseLost, TransactionMisused, UnknownEvent
+from ..errors import LeaseLost, TransactionMisused, UnknownEvent
 from ..model.change import Change
 from ..model.event import Event, event_of
 from ..model.outcome import Done, Stop, Suspended, settle
 from ..model.run import Claimed
 from ..model.step import Status
-from ..store.ports import Caller, Store, Transaction
-from ..telemetry import Telemetry
+from ..store.ports import Caller, Transaction
 from .active import Active
-from .door import Door, EnqueueOptions
+from .door import EnqueueOptions
 from .ledger.recording import EMPTY
 from .ledger.recording import NO_OPTIONS as NO_RECORD_OPTIONS
 from .steps import waiting
-from .steps.desk import StepDesk
 from .steps.steps import NO_OPTIONS, Step, StepOptions, Steps
 from .steps.suspending import Suspending
-from .threads import Threads, at_once, entered, waited
+from .tools import Tools
 from .transaction import Tx, target_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
-
-TRANSACTION_LIMIT = 5.0
-
-
-class Tools:
-    """What the engine lends to every run."""
-
-    __slots__ = (
-        "adapt",
-        "desk",
-        "door",
-        "loop",
-        "output_limit",
-        "resources",
-        "step_limit",
-        "steps_limit",
-        "store",
-        "telemetry",
-        "threads",
-    )
-
-    def __init__(
-        self,
-        store: Store,
-        door: Door,
-        adapt: Callable[[object], Caller],
-        telemetry: Telemetry,
-        *,
-        output_limit: int,
-        step_limit: int,
-        steps_limit: int,
-        resources: Mapping[str, Any],
-    ) -> None:
-        self.store, self.door, self.adapt, self.telemetry = store, door, adapt, telemetry
-        self.output_limit, self.step_limit, self.steps_limit = output_limit, step_limit, steps_limit
-        self.resources = resources
-        self.loop = asyncio.get_running_loop()
-        self.threads = Threads()
-        self.desk = StepDesk(store, telemetry)
-
-    @asynccontextmanager
-    async def step_transaction(self) -> AsyncIterator[tuple[Transaction, Tx]]:
-        """A transaction of a step, undone on leaving unless it was committed."""
-        async with self.store.begin(limit=TRANSACTION_LIMIT) as transaction:
-            tx = Tx(transaction, self.door, self.store.views)
-            try:
-                yield transaction, tx
-            finally:
-                tx.close()
-
-    def blocking(self, tx: Tx) -> BlockingTx:
-        """The same for a function in a thread."""
-        return BlockingTx(tx, lambda work: waited(work, self.loop))
 
 
 class Run:
@@ -255,7 +198,7 @@ class Run:
         """
         self._refuse_after_the_end("transaction")
         self._stack = AsyncExitStack()
-        opened = await self._stack.enter_async_context(self._tools.store.begin(limit=TRANSACTION_LIMIT))
+        opened = await self._stack.enter_async_context(self._tools.begin())
         self._transaction, self._inside = opened, True
         tx = Tx(opened, self._tools.door, self._tools.store.views)
         try:
@@ -405,134 +348,6 @@ class OptedRun:
     def options(self, **options: Any) -> OptedRun:
         """See `Run.options`."""
         return OptedRun(self._run, self._options.changed(options))
-
-
-class BlockingOptedRun:
-    """The same for a thread."""
-
-    def __init__(self, run: OptedRun, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._run, self._wait = run, wait
-
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self._wait(self._run.step(name, function, *args, **kwargs))
-
-    def sleep(self, name: str, duration: Duration) -> None:
-        self._wait(self._run.sleep(name, duration))
-
-    def sleep_until(self, name: str, moment: datetime) -> None:
-        self._wait(self._run.sleep_until(name, moment))
-
-    def wait_for(self, name: str, event_type: str, **options: Any) -> Event | None:
-        return self._wait(self._run.wait_for(name, event_type, **options))  # type: ignore[no-any-return]
-
-    def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
-        return self._wait(self._run.send(name, event_type, payload, **options))  # type: ignore[no-any-return]
-
-    def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
-        return self._wait(self._run.invoke(name, function, given, **fields))
-
-    def options(self, **options: Any) -> BlockingOptedRun:
-        return BlockingOptedRun(self._run.options(**options), self._wait)
-
-
-class BlockingRun:
-    """The same run for a handler that is a plain function in a thread."""
-
-    __ostinato_run__: ClassVar[bool] = True
-
-    def __init__(self, run: Run, loop: asyncio.AbstractEventLoop) -> None:
-        self._run = run
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._run, name)
-
-    @property
-    def event(self) -> Event | None:
-        """See `Run.event`."""
-        return self._wait(self._run.event)
-
-    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """See `Run.step`."""
-        return self._wait(self._run.step(name, function, *args, **kwargs))
-
-    def options(self, **options: Any) -> BlockingOptedRun:
-        """See `Run.options`."""
-        return BlockingOptedRun(self._run.options(**options), self._wait)
-
-    def sleep(self, name: str, duration: Duration) -> None:
-        """See `Run.sleep`."""
-        self._wait(self._run.sleep(name, duration))
-
-    def sleep_until(self, name: str, moment: datetime) -> None:
-        """See `Run.sleep_until`."""
-        self._wait(self._run.sleep_until(name, moment))
-
-    def wait_for(self, name: str, event_type: str, **options: Any) -> Event | None:
-        """See `Run.wait_for`."""
-        return self._wait(self._run.wait_for(name, event_type, **options))
-
-    def send(self, name: str, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
-        """See `Run.send`."""
-        return self._wait(self._run.send(name, event_type, payload, **options))
-
-    def invoke(self, name: str, function: object, given: Any = None, /, **fields: Any) -> Any:
-        """See `Run.invoke`."""
-        return self._wait(self._run.invoke(name, function, given, **fields))
-
-    @contextmanager
-    def transaction(self) -> Iterator[BlockingTx]:
-        """See `Run.transaction`."""
-        with entered(self._run.transaction(), self._wait) as tx:
-            yield BlockingTx(tx, self._wait)
-
-    def complete(self, output: Any = None, *, conn: object) -> None:
-        """See `Run.complete`. The connection is used here, on the calling thread; the event loop is not waited for,
-        as it may be waiting for a lock that the caller's transaction holds."""
-        caller = self._run.completer(conn)
-        if caller.is_async:
-            kind = type(conn)
-            raise ConfigError(
-                f"conn= is an async connection ({kind.__module__}.{kind.__qualname__}), which only its event loop may "
-                f"use, and {self._run.function!r} is a plain function in a thread; declare it with `async def`, or use "
-                "`with run.transaction() as tx:`"
-            )
-        at_once(self._run.complete_on(caller, output))
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return waited(work, self._loop)
-
-
-class BlockingTx:
-    """`Tx` for a thread."""
-
-    def __init__(self, tx: Tx, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._tx = tx
-        self._wait = wait
-
-    def execute(self, sql: str, *args: Any) -> int:
-        return self._wait(self._tx.execute(sql, *args))  # type: ignore[no-any-return]
-
-    def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        return self._wait(self._tx.fetch(sql, *args))  # type: ignore[no-any-return]
-
-    def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
-        return self._wait(self._tx.fetchrow(sql, *args))  # type: ignore[no-any-return]
-
-    def fetchval(self, sql: str, *args: Any) -> Any:
-        return self._wait(self._tx.fetchval(sql, *args))
-
-    def enqueue(self, function: object, given: Any = None, /, **fields: Any) -> str:
-        return self._wait(self._tx.enqueue(function, given, **fields))  # type: ignore[no-any-return]
-
-    def enqueue_many(self, function: object, inputs: Any) -> list[str]:
-        return self._wait(self._tx.enqueue_many(function, list(inputs)))  # type: ignore[no-any-return]
-
-    def record(self, event_type: str, payload: Any = EMPTY, /, **options: Any) -> str:
-        return self._wait(self._tx.record(event_type, payload, **options))  # type: ignore[no-any-return]
-
-    def record_many(self, event_type: str, events: Any, /, **common: Any) -> list[str]:
-        return self._wait(self._tx.record_many(event_type, list(events), **common))  # type: ignore[no-any-return]
 
 
 class _RunLog(logging.LoggerAdapter[logging.Logger]):

@@ -31,11 +31,13 @@ from ..model.run import Claimed
 from ..shield import shielded
 from ..store.ports import Fence
 from .active import DEFAULT_TIMEOUT, Active
-from .context import BlockingRun, Run, Tools
+from .blocking import BlockingRun
+from .context import Run
 from .door import current_run
 from .marks import StartMarks
 from .registry import FunctionSpec, Registry
 from .threads import in_thread
+from .tools import Tools
 from .tracing import processing, trace_id_of
 
 _NULL = Raw(b"null")

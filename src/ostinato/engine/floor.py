@@ -25,11 +25,11 @@ from ..telemetry import RunClaimed, RunCompleted, Telemetry
 from .active import Active
 from .announcing import claimed_event, outcome_event
 from .committer import Committer, Settlement
-from .context import Tools
 from .deadlines import Deadlines
 from .executor import Executor, timed_out
 from .marks import StartMarks
 from .registry import Registry
+from .tools import Tools
 
 UNRESPONSIVE_GRACE = 10.0
 

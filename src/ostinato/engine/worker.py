@@ -19,7 +19,6 @@ from ..store.ports import Caller, DeclaredQueue, Store
 from ..telemetry import LeaseLost, LeaseRenewed, Telemetry, WorkerStarted, WorkerStopped, WorkerStopping
 from . import floor
 from .canceller import Canceller
-from .context import Tools
 from .door import Door
 from .floor import Floor
 from .intake import Intake
@@ -36,6 +35,7 @@ from .rescuer import Rescuer
 from .scheduler import Scheduler
 from .service import Service
 from .timetable import Timetable
+from .tools import Tools
 from .wakeups import Wakeups
 
 FORCED_PATIENCE = 2.0

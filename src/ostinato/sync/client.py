@@ -13,7 +13,7 @@ from weakref import finalize
 
 from ..app import App
 from ..clock import Duration
-from ..engine.context import BlockingTx
+from ..engine.blocking import BlockingTx
 from ..engine.door import NO_OPTIONS, EnqueueOptions
 from ..engine.ledger.recording import EMPTY
 from ..engine.threads import entered

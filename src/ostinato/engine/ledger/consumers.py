@@ -16,7 +16,7 @@ from ...model.glob import GlobIndex, checked
 from ...model.schedule import micros
 from ...store.ports import DeclaredDrainer, Store, Transaction
 from ...telemetry import Telemetry
-from ..context import BlockingTx
+from ..blocking import BlockingTx
 from ..door import Door
 from ..registry import DrainerSpec, Registry, StartAt
 from ..threads import Threads, adopt, in_context

@@ -29,8 +29,8 @@ from .suspending import Suspension
 if TYPE_CHECKING:
     from ...model.event import Event
     from ..active import Active
-    from ..context import Tools
     from ..door import Door
+    from ..tools import Tools
 
 inside_step: ContextVar[str | None] = ContextVar("ostinato_step", default=None)
 """The step in whose function we are."""
