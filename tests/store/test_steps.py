@@ -167,6 +167,18 @@ async def test_what_is_pending_or_running_goes_on(store: Store):
     assert (done.status, done.error, done.remaining) == ("completed", None, None)
 
 
+async def test_a_note_that_it_runs_comes_late(store: Store):
+    """It had failed meanwhile, and waits for its next try: that stands, until that try is noted."""
+    run = await a_claimed_run(store)
+    await accepted(store, a_step(run, status=Status.PENDING, delay=5.0, retry_count=1, error="{}"))
+    await accepted(store, a_step(run, status=Status.RUNNING, retry_count=0))
+    pending = await memo(store, run, "fetch")
+    assert (pending.status, pending.retry_count, pending.error) == ("pending", 1, "{}")
+    assert pending.remaining is not None
+    await accepted(store, a_step(run, status=Status.RUNNING, retry_count=1))
+    assert (await memo(store, run, "fetch")).status == "running"
+
+
 # --- being held and woken
 
 

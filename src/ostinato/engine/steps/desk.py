@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ...errors import StoreError
 from ...model.change import Change, StepSaved
-from ...model.step import Memo
+from ...model.step import Memo, Status
 from ...store.ports import Store
 from ...telemetry import StoreTroubled, Telemetry
 
@@ -155,8 +155,13 @@ def _together(saves: list[_Save]) -> tuple[list[_Save], list[_Save]]:
 
 
 def _changes(batch: Sequence[_Save]) -> list[Change]:
-    """A step that is in the batch twice is saved as it was last: that it runs, say, and that it has ended."""
-    steps: dict[tuple[str, str], StepSaved] = {(save.step.run_id, save.step.id): save.step for save in batch}
+    """A step that is in the batch twice is saved as it was last, except that what became of it is never replaced by
+    that it runs."""
+    steps: dict[tuple[str, str], StepSaved] = {}
+    for save in batch:
+        which = save.step.run_id, save.step.id
+        if save.step.status != Status.RUNNING or which not in steps:
+            steps[which] = save.step
     return [*steps.values(), *(change for save in batch for change in save.others)]
 
 

@@ -27,6 +27,7 @@ with s as (
     set status = excluded.status, output = excluded.output, error = excluded.error, retry_count = excluded.retry_count,
         ended_at = excluded.ended_at, wake_at = excluded.wake_at, event_id = excluded.event_id
     where steps.status in ('pending', 'running')
+      and (excluded.status <> 'running' or excluded.retry_count >= steps.retry_count)  -- a note that comes late changes nothing
 )
 select run_id from fenced
 

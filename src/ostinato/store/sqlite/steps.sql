@@ -26,7 +26,8 @@ where true
 on conflict (run_id, id) do update
 set status = excluded.status, output = excluded.output, error = excluded.error, retry_count = excluded.retry_count,
     ended_at = excluded.ended_at, wake_at = excluded.wake_at, event_id = excluded.event_id
-where status = 'pending' or status = 'running'
+where (status = 'pending' or status = 'running')
+  and (excluded.status <> 'running' or excluded.retry_count >= retry_count)  -- a note that comes late changes nothing
 
 -- name: step_memos
 select run_id, id, place, kind, status, output, error, retry_count, (wake_at - (select ostinato_now())) / 1000000.0, child, since, event_id
