@@ -40,6 +40,17 @@ async def test_a_run_that_waits_is_cancelled_at_once(app: App, delay: str | None
     assert view.ended_at is not None
 
 
+async def test_one_id_is_a_run_and_not_its_letters(app: App):
+    """`app.runs.cancel` takes one, or several."""
+
+    @app.function
+    async def greet(): ...
+
+    handle = await greet.enqueue()
+    assert await app.runs.cancel(handle.id) == [handle.id]
+    assert (await app.runs.get(handle.id)).state == "cancelled"
+
+
 async def test_a_running_handler_is_cancelled_and_can_see_why(app: App, probe: Probe):
     """Its cleanup runs, and the run ends as cancelled."""
     started, seen = asyncio.Event(), list[Any]()

@@ -37,6 +37,29 @@ async def failing() -> None:
     raise ValueError("out of tune")
 
 
+@pytest.mark.parametrize(("error", "calls"), [(Fatal("never"), 1), (ValueError("again"), 3)])
+async def test_a_group_of_errors_means_what_the_decisive_one_means(app: App, error: Exception, calls: int):
+    """As a TaskGroup inside of a step raises it."""
+    seen = []
+
+    async def inner() -> None:
+        seen.append(1)
+        raise error
+
+    async def fetch() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(inner())
+
+    @app.function(retry=Retry("0s", "0s"))
+    async def work(run: Run) -> None:
+        await run.step("fetch", fetch)
+
+    async with app.worker():
+        with pytest.raises(RunFailed):
+            await (await work.enqueue()).result(10)
+    assert calls == len(seen)
+
+
 # --- trying again
 
 
@@ -55,7 +78,7 @@ async def test_a_step_is_tried_again_as_its_function_would_be(app: App, probe: P
         assert (await app.runs.get(handle.id)).attempt == 1
     assert attempts == [1, 1, 1]
     assert steps_of(database, handle.id) == [("flaky", "step", "completed", 2)]
-    assert [event.retry_count for event in probe.seen(StepRetried)] == [0, 1]
+    assert [event.retry_count for event in probe.seen(StepRetried)] == [1, 2]
     assert {event.reason for event in probe.seen(RunSuspended)} == {"step_retry"}
     assert probe.seen(AttemptFailed) == []
 

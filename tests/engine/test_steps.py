@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -268,6 +269,57 @@ async def test_a_type_that_was_changed_is_told_of_at_the_next_attempt(app: App):
 # --- what can be called
 
 
+async def test_what_a_partial_brings_along_counts(app: App):
+    """At the second start they are called in another order, and each gets its own result."""
+
+    async def save(number: int) -> str:
+        return f"saved {number}"
+
+    @app.function(retry=TWICE)
+    async def work(run: Run) -> list[str]:
+        order = [0, 1, 2] if run.attempt == 1 else [2, 1, 0]
+        found = {number: await run.step("save", functools.partial(save, number)) for number in order}
+        if run.attempt == 1:
+            raise ValueError("again")
+        return [found[number] for number in range(3)]
+
+    async with app.worker():
+        assert await (await work.enqueue()).result(10) == ["saved 0", "saved 1", "saved 2"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda run, fetch: run.step(fetch, 1),
+            "a step's name comes first, then its function: run.step('fetch', fetch",
+        ),
+        (
+            lambda run, fetch: run.step("a", fetch()),
+            "step 'a' was given a call and not a function: run.step('a', fetch",
+        ),
+        (lambda run, fetch: run.step("a", 3), "step 'a' needs a function to call, and 3 is none"),
+        (lambda run, fetch: run.options(tx="yes").step("a", fetch), "tx='yes' must be True or False"),
+        (lambda run, fetch: run.invoke("a", fetch), "is no function of an app; decorate it with @app.function"),
+        (lambda run, fetch: run.invoke("a", "wrok"), "no function is named 'wrok'; did you mean 'work'?"),
+    ],
+)
+async def test_a_step_that_is_written_wrong_says_how_it_is_written(
+    app: App, call: Callable[[Run, Any], Awaitable[Any]], message: str
+):
+    """In the run's error."""
+
+    async def fetch() -> None: ...
+
+    @app.function(retry=Retry.none())
+    async def work(run: Run) -> None:
+        await call(run, fetch)
+
+    async with app.worker():
+        with pytest.raises(RunFailed, match=re.escape(message)):
+            await (await work.enqueue()).result(10)
+
+
 async def test_steps_call_whatever_can_be_called(app: App):
     """Coroutine functions on the loop; plain ones in threads, whatever they return."""
     calls = Calls()
@@ -298,18 +350,6 @@ async def test_steps_call_whatever_can_be_called(app: App):
         found = await (await mix.enqueue()).result(10)
     assert found == [2, 4, 6, 8, 2.5, 2, "2026-05-02T12:30:15.123456+00:00"]
     assert calls.made == [1, 2, 3, 4, (5, False)]
-
-
-async def test_what_cannot_be_called_is_refused(app: App):
-    """A coroutine is a call that was made already."""
-
-    @app.function(retry=ONCE)
-    async def mix(run: Run):
-        await run.step("double", 3)  # type: ignore[call-overload]
-
-    async with app.worker():
-        with pytest.raises(RunFailed, match="step 'double' needs a function to call, and 3 is none"):
-            await (await mix.enqueue()).result(10)
 
 
 async def test_names_are_text_that_can_be_printed(app: App):

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Raw, json
 
 from ..codec import to_json
-from ..errors import Cancel, Fatal, InvalidInput, RetryAfter, StepFailed, StoreError, StoreUnavailable
+from ..errors import InvalidInput, StepFailed, StoreError
 from ..model.difference import differences
 from ..model.outcome import (
     Cancelled,
@@ -24,6 +24,7 @@ from ..model.outcome import (
     Settled,
     Stop,
     Unknown,
+    decisive,
     failure,
     settle,
 )
@@ -116,7 +117,7 @@ class Executor:
             return Settled()
         if isinstance(error, asyncio.CancelledError):
             return _stopped(active)
-        error = _decisive(error)
+        error = decisive(error)
         if isinstance(error, InvalidInput):
             return Failed("invalid_input", _misfit(active) or str(error), error, retriable=False)
         if isinstance(error, StepFailed):
@@ -168,7 +169,9 @@ class Executor:
             return await self._verify_completion(active)
         if inspect.iscoroutine(value):
             value.close()
-            message = "the handler returned a coroutine; is an `async def` hidden behind a decorator?"
+            message = (
+                "the handler returned a coroutine; is an `await` missing, or an `async def` hidden behind a decorator?"
+            )
             return Failed("unserialisable_result", message, retriable=False)
         try:
             output = _NULL if value is None else Raw(to_json(value, what="the result", limit=self._tools.output_limit))
@@ -221,22 +224,6 @@ class Executor:
 
     async def _fence(self, active: Active) -> Fence | None:
         return (await self._tools.store.fences([active.claimed.id])).get(active.claimed.id)
-
-
-_DECISIVE = (StepFailed, Cancel, Fatal, RetryAfter, StoreUnavailable)
-
-
-def _decisive(error: BaseException) -> BaseException:
-    """Of a group's exceptions, as a TaskGroup raises, the one that says what is to become of the run."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    for kind in _DECISIVE:
-        found: BaseException | None = error.subgroup(kind)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        if found is not None:
-            return found
-    return error
 
 
 def _misfit(active: Active) -> str | None:

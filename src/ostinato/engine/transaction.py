@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import TransactionMisused, UnknownFunction
+from ..errors import InvalidOption, TransactionMisused, UnknownFunction
 from ..model.change import EventRecorded, RunInserted
 from ..store.ports import Transaction, Views
 from .door import NO_OPTIONS, Door, EnqueueOptions, ids_of, invoked_by
@@ -97,4 +97,8 @@ class Tx:
 def target_of(function: object) -> tuple[str, EnqueueOptions]:
     if isinstance(function, str):
         return function, NO_OPTIONS
-    return function.name, getattr(function, "enqueue_options", NO_OPTIONS)  # type: ignore[attr-defined]
+    if not isinstance(name := getattr(function, "name", None), str):
+        raise InvalidOption(
+            f"{function!r} is no function of an app; decorate it with @app.function, or give the name of one"
+        )
+    return name, getattr(function, "enqueue_options", NO_OPTIONS)

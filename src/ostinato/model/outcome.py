@@ -103,6 +103,22 @@ def failure(error: BaseException) -> Failed | Cancelled | Interrupted:
             return Failed(type(error).__name__, _message(error), error, _traceback(error))
 
 
+_DECISIVE = (StepFailed, Cancel, Fatal, RetryAfter, StoreUnavailable)
+
+
+def decisive(error: BaseException) -> BaseException:
+    """Of a group's exceptions, as a TaskGroup raises, the one that says what is to become of the attempt."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    for kind in _DECISIVE:
+        found: BaseException | None = error.subgroup(kind)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is not None:
+            return found
+    return error
+
+
 def storable(text: object) -> str:
     """What is kept of a message or a reason."""
     return portable(str(text))[:MESSAGE_LIMIT]

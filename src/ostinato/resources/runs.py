@@ -176,11 +176,12 @@ class Runs:
 
     # --- steering
 
-    async def cancel(self, ids: Sequence[str], *, reason: str = "cancelled by request") -> Sequence[str]:
-        """Cancels runs: waiting ones at once, running ones by asking their worker. Answers those that had not ended
-        yet."""
+    async def cancel(self, ids: str | Sequence[str], *, reason: str = "cancelled by request") -> Sequence[str]:
+        """Cancels a run, or several: waiting ones at once, running ones by asking their worker. Answers those that had
+        not ended yet."""
+        chosen = [ids] if isinstance(ids, str) else list(ids)
         async with self._site.store() as store:
-            return [cancelled.id for cancelled in await store.cancel(list(ids), storable(reason))]
+            return [cancelled.id for cancelled in await store.cancel(chosen, storable(reason))]
 
     async def retry(self, run_id: str, *, from_step: str | None = None) -> Handle:
         """A failed or cancelled run again, with a fresh budget of attempts.

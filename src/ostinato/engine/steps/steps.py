@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -13,9 +14,18 @@ from msgspec import Struct, json
 
 from ...clock import Duration, seconds
 from ...codec import ResultType, sorted_json
-from ...errors import Cancel, ConfigError, InvalidInput, InvalidOption, StepFailed, StepMisused, StoreUnavailable
+from ...errors import (
+    Cancel,
+    ConfigError,
+    InvalidInput,
+    InvalidOption,
+    StepFailed,
+    StepMisused,
+    StoreUnavailable,
+    UnknownFunction,
+)
 from ...model.change import Change, StepSaved, WaitMet
-from ...model.outcome import Stop, failure
+from ...model.outcome import Stop, decisive, failure
 from ...model.retry import Retry
 from ...model.run import Reason
 from ...model.step import LONGEST_NAME, Kind, Memo, Status, StepError, error_in, identity, retry_in
@@ -65,6 +75,8 @@ class StepOptions(Struct, frozen=True):
             raise InvalidOption(f"key={merged['key']!r} must be text without NUL")
         if merged["retry"] is not None and not isinstance(merged["retry"], Retry):
             raise InvalidOption(f"retry={merged['retry']!r} must be a Retry, like Retry('30s', '5m')")
+        if not isinstance(merged["tx"], bool):
+            raise InvalidOption(f"tx={merged['tx']!r} must be True or False")
         merged["timeout"] = _timeout(merged["timeout"])
         return StepOptions(**merged)
 
@@ -117,6 +129,10 @@ class Steps:
     @property
     def door(self) -> Door:
         return self._tools.door
+
+    async def unknown(self, function: str) -> UnknownFunction:
+        """The refusal of a name that the database does not know, with the one that may be meant."""
+        return await self.door.unknown(function, self._tools.store.views)
 
     async def database_time(self) -> int:
         """Microseconds since 1970."""
@@ -204,7 +220,8 @@ class Steps:
             await self.lost()
 
     def change(self, step: Step, status: Status, **fields: Any) -> StepSaved:
-        """What is to be remembered of a step now."""
+        """What is to be remembered of a step now. That it runs need not be noted after that."""
+        step.noted = True
         claimed = self._claimed
         return StepSaved(
             claimed.id,
@@ -242,9 +259,9 @@ class Steps:
     ) -> Any:
         """The result of a step, done now or remembered."""
         if not callable(function):
-            raise StepMisused(f"step {name!r} needs a function to call, and {function!r} is none")
+            raise StepMisused(_uncallable(name, function))
         callee = _callee(function)
-        told_apart_by, given = _told_apart(name, args, kwargs, options.key)
+        told_apart_by, given = _told_apart(name, *_bound(function, args, kwargs), options.key)
         step_id = self._identify(name, told_apart_by)
         if self._memos is None:
             await self._load()
@@ -279,9 +296,11 @@ class Steps:
                     return await self._do_in_transaction(step, function, args, kwargs, options, result, retried)
                 value = await self._timed(step, options, function, args, kwargs)
                 return await self._done(step, value, result, retried)
-            except (Cancel, StepMisused, StoreUnavailable, StepFailed):
-                raise
-            except Exception as error:
+            except Exception as raised:
+                error = decisive(raised)
+                if isinstance(error, Cancel | StepMisused | StoreUnavailable | StepFailed):
+                    raise
+                assert isinstance(error, Exception)
                 retry = options.retry if options.retry is not None else self._active.retry
                 delay = await self._failed(step, error, retry, retried)
             finally:
@@ -411,12 +430,24 @@ class Steps:
             "step": step.name,
             "error_code": why.code,
             "message": why.message,
-            "retry_count": retried,
         }
         telemetry = self._tools.telemetry
-        telemetry.announce(
-            StepFailedEvent(**common) if delay is None else StepRetried(**common, retry_in=delay),
-        )
+        if delay is None:
+            telemetry.announce(StepFailedEvent(**common, retry_count=retried))
+        else:
+            telemetry.announce(StepRetried(**common, retry_count=retried + 1, retry_in=delay))
+
+
+def _uncallable(name: object, function: object) -> str:
+    """What is wrong with a step that has no function, and how it is written."""
+    if callable(name):
+        called = getattr(name, "__name__", "do_it")
+        return f"a step's name comes first, then its function: run.step({called!r}, {called}, ...)"
+    if inspect.iscoroutine(function):
+        function.close()
+        called = function.__name__
+        return f"step {name!r} was given a call and not a function: run.step({name!r}, {called}, ...) without brackets"
+    return f"step {name!r} needs a function to call, and {function!r} is none: run.step({name!r}, function, ...)"
 
 
 class _Unkeepable(Exception):
@@ -452,6 +483,15 @@ def _told_apart(
         return b"k" + key.encode(), None
     shown = _shown(given)
     return (b"a" + given if key is None else b"k" + key.encode()), shown
+
+
+def _bound(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments with those that a partial brings along."""
+    if isinstance(function, partial):
+        return (*function.args, *args), {**function.keywords, **kwargs}
+    return args, kwargs
 
 
 LONGEST_INPUT = 4096

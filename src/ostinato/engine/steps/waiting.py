@@ -10,7 +10,7 @@ from msgspec import json, structs
 
 from ...clock import Duration, seconds, utc
 from ...codec import sorted_json
-from ...errors import ConfigError, InvalidOption, StepMisused
+from ...errors import ConfigError, InvalidOption, StepMisused, UnknownFunction
 from ...model import matching
 from ...model.change import RunInserted
 from ...model.event import Event
@@ -207,7 +207,10 @@ async def invoke(steps: Steps, name: str, child: RunInserted, given: bytes, *, k
     if memo is None:
         with steps.suspension:
             child = structs.replace(child, parent_run=steps.run_id, parent_step=step.id)
-            await steps.save(step, Status.PENDING, child=child.id, others=[child])
+            try:
+                await steps.save(step, Status.PENDING, child=child.id, others=[child])
+            except UnknownFunction:
+                raise await steps.unknown(child.function) from None
     elif memo.status == Status.FAILED:
         raise failed(name, memo)
     if memo is None or memo.status == Status.PENDING:
