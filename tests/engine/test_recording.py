@@ -50,6 +50,36 @@ async def started_by(app: App, event_id: str, function: str = "work", **given: A
 # --- what is kept
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        datetime.max.replace(tzinfo=UTC),
+        datetime.min.replace(tzinfo=UTC),
+        datetime(2300, 7, 1, 12, 0, 0, 123457, tzinfo=UTC),
+        datetime(1600, 2, 29, 12, 0, 0, 1, tzinfo=UTC),
+    ],
+)
+async def test_what_happened_at_any_time_is_kept_to_the_microsecond(app: App, moment: datetime):
+    """And read by drainers as well."""
+    event_id = await app.record("it.happened", occurred_at=moment)
+    assert (await app.events.get(event_id)).occurred_at == moment
+    assert (await app.drainers.drain()).processed == 1
+
+
+@pytest.mark.parametrize("years", [9999, 1])
+async def test_what_python_has_no_year_for_is_not_written(app: App, database: Database, years: int):
+    """By whatever way it comes: nobody could read the ledger any more."""
+    beyond = 253402300800000000 if years == 9999 else -62135596800000001
+    moment = f"'{'10000-01-01' if years == 9999 else '0001-12-31 BC'}'::timestamptz"
+    occurred, now = (beyond, beyond // 10) if database.dialect == "sqlite" else (moment, "now()")
+    with pytest.raises(Exception, match=r"(?i)check constraint"):
+        database.query(
+            "insert into ostinato_events (id, type, payload, occurred_at, recorded_at) "
+            f"values ('x', 'it.happened', '{{}}', {occurred}, {now})"
+        )
+    assert count(database) == 0
+
+
 async def test_an_event_keeps_what_was_said(app: App):
     """All of it, and when it was recorded, by the database."""
     event_id = await app.record(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -117,7 +118,28 @@ async def test_an_order_that_is_asked_for_waits_for_the_entity(database: Databas
     assert await database.count("events") == 4
 
 
+async def test_who_waited_for_the_entity_was_recorded_after_those_who_did_not(database: Database, connection: Any):
+    """Numbers and moments go together: a drainer that begins at a moment looks for its number by halving."""
+    request = {"type": "moved", "entity": ["truck", "1"], "ordered": True}
+    async with database.connection() as other, database.connection() as third:
+        transaction = connection.transaction()
+        await transaction.start()
+        await record(connection, request)
+        waiting = asyncio.create_task(record(other, request))
+        is_waited = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+        while not await third.fetchval(is_waited):  # noqa: ASYNC110 (nobody is told who waits for a lock)
+            await asyncio.sleep(0.005)
+        await record(third, {"type": "passed"})
+        await transaction.commit()
+        await waiting
+    rows = await database.query("select type from ostinato_events order by recorded_at")
+    assert rows == await database.query("select type from ostinato_events order by sequence_no")
+    assert rows == [("moved",), ("passed",), ("moved",)]
+
+
 BAD = [
+    ("OS003", {"type": "a", "occurred_at": "9999-12-31T23:59:59-05:00"}, "must be an instant with its time zone"),
+    ("OS003", {"type": "a", "occurred_at": "0001-01-01T00:00:00+05:00"}, "must be an instant with its time zone"),
     ("OS003", 7, "a request must be an object and is 7"),
     ("OS003", [{"type": "a"}, "x"], '[1]: a request must be an object and is "x"'),
     ("OS003", {}, "type is missing"),

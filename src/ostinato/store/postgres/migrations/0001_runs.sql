@@ -125,7 +125,8 @@ create function ostinato.clock() returns timestamptz
 -- Only stable, as date_part is: a function that promises more than its body is not inlined.
 create function ostinato.micros(moment timestamptz) returns bigint
     language sql stable parallel safe
-    return (date_part('epoch', moment) * 1000000)::bigint;
+    return case when moment between '1900-01-01Z' and '2200-01-01Z' then (date_part('epoch', moment) * 1000000)::bigint
+                else (extract(epoch from moment) * 1000000)::bigint end;  -- exact in any year, and slower
 
 -- Whether somebody sleeps on a topic: 'q:' and a queue's name, or 'r' for results. A sleeper holds a shared advisory lock; if the
 -- exclusive one can be had (and is given back at once, in one expression, so that no interrupt can come between), nobody

@@ -37,10 +37,14 @@ create function ostinato.instant_in(value jsonb, what text) returns timestamptz
 as $$
 declare
     written constant text := value #>> '{}';
+    instant timestamptz;
 begin
     if jsonb_typeof(value) = 'string'
        and written ~* '^\d{4}-\d\d-\d\d[t ]\d\d:\d\d(:\d\d([.,]\d+)?)?\s*(z|[+-]\d\d(:?\d\d(:?\d\d)?)?)$' then
-        return written::timestamptz;
+        instant := written::timestamptz;
+    end if;
+    if instant >= '0001-01-01Z' and instant < '10000-01-01Z' then  -- the years that Python has
+        return instant;
     end if;
     raise datetime_field_overflow;
 exception when datetime_field_overflow or invalid_datetime_format or invalid_time_zone_displacement_value then

@@ -24,7 +24,7 @@ create table ostinato.events (
     caused_by text collate "C",
     run_id text collate "C",
     source text collate "C",
-    occurred_at timestamptz not null,
+    occurred_at timestamptz not null check (occurred_at >= '0001-01-01Z' and occurred_at < '10000-01-01Z'),  -- the years of Python
     recorded_at timestamptz not null,
     idempotency_key text collate "C",
     xid xid8 not null default pg_current_xact_id()
@@ -184,6 +184,7 @@ create table ostinato.drainers (
     origin text not null,                       -- the handler that declares it, as module:name; 'built-in', or 'external'
     position text not null,
     lineage text not null,                      -- the ledger's when the position was written
+    resets integer not null default 0,          -- how often somebody has put it elsewhere
     processed bigint not null default 0,
     created_at timestamptz not null,
     last_drained_at timestamptz,
@@ -224,7 +225,7 @@ create table ostinato.parked (
     primary key (subscription, sequence_no)
 );
 
-create index parked_entity on ostinato.parked (subscription, entity_type, entity_id) where entity_id is not null;
+create index parked_entity on ostinato.parked (entity_type, entity_id, subscription) where entity_id is not null;
 create index parked_event on ostinato.parked (sequence_no);
 
 -- What events and runs have started, for who follows a chain of them.
@@ -263,7 +264,7 @@ create function ostinato.insert_events(requests jsonb, ring boolean default true
     language plpgsql volatile
 as $$
 declare
-    moment constant timestamptz := ostinato.clock();
+    moment timestamptz;
     keyed constant boolean := jsonb_path_exists(requests, '$[*].idempotency_key');
 begin
     perform ostinato.adopt_ledger();
@@ -272,6 +273,7 @@ begin
         from (select distinct concat_ws(':', e->>'entity_type', e->>'entity_id') as entity
               from jsonb_array_elements(requests) e where e ? 'ordered' order by 1) locked;
     end if;
+    moment := ostinato.clock();  -- not before the locks: numbers and moments are given together, so that a moment can be looked for
     if not keyed then
         insert into ostinato.events (id, type, entity_type, entity_id, payload, caused_by, run_id, source, occurred_at, recorded_at)
         select e->>'id', e->>'type', e->>'entity_type', e->>'entity_id', e->'payload', e->>'caused_by', e->>'run_id', e->>'source',

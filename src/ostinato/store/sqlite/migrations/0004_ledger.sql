@@ -14,7 +14,7 @@ create table ostinato_events (
     caused_by text,
     run_id text,
     source text,
-    occurred_at integer not null,
+    occurred_at integer not null check (occurred_at between -62135596800000000 and 253402300799999999),  -- the years of Python
     recorded_at integer not null,
     idempotency_key text
 );
@@ -45,6 +45,7 @@ create table ostinato_drainers (
     origin text not null,                       -- the handler that declares it, as module:name; 'built-in', or 'external'
     position text not null,
     lineage text not null,                      -- on PostgreSQL, the ledger's when the position was written
+    resets integer not null default 0,          -- how often somebody has put it elsewhere
     processed integer not null default 0,
     created_at integer not null,
     last_drained_at integer,
@@ -103,7 +104,7 @@ create table ostinato_parked (
     primary key (subscription, sequence_no)
 ) without rowid;
 
-create index ostinato_parked_entity on ostinato_parked (subscription, entity_type, entity_id) where entity_id is not null;
+create index ostinato_parked_entity on ostinato_parked (entity_type, entity_id, subscription) where entity_id is not null;
 create index ostinato_parked_event on ostinato_parked (sequence_no);
 
 create index ostinato_runs_of_event on ostinato_runs (invoked_by) where substr(invoked_by, 1, 6) = 'event:';
