@@ -337,7 +337,8 @@ async def test_replaying(timed_app: App):
     assert ({"replay": "fix"}, {"name": "eleven"}) == (run.metadata, run.input)
     assert run.key is not None
     assert run.key.startswith("replay:fix:")
-    assert 0 == (await drainers.replay("greeting", until=NOON + HOUR, name="fix", dry_run=False)).runs
+    for dry_run in (True, False):
+        assert 0 == (await drainers.replay("greeting", until=NOON + HOUR, name="fix", dry_run=dry_run)).runs
     assert 2 == (await drainers.replay("greeting", dry_run=False)).runs
     with pytest.raises(UnknownSubscription, match="did you mean 'greeting'"):
         await drainers.replay("greting")
@@ -381,6 +382,20 @@ async def test_reading_and_acknowledging(app: App):
     assert None is batch.token
     found = await app.drainers.get("warehouse")
     assert (4, 0, "external") == (found.events_processed_total, found.lag, found.origin)
+
+
+async def test_a_token_does_not_outlive_a_reset(app: App):
+    """The drainer is where it was when the token was made, and was elsewhere in between."""
+    await app.drainers.add("warehouse")
+    await numbered(app, 1)
+    batch = await app.drainers.read("warehouse")
+    await app.drainers.acknowledge("warehouse", str(batch.token))
+    await app.drainers.reset("warehouse", "beginning")
+    with pytest.raises(StaleToken, match="read again"):
+        await app.drainers.acknowledge("warehouse", str(batch.token))
+    again = await app.drainers.read("warehouse")
+    assert [event.id for event in batch.events] == [event.id for event in again.events]
+    await app.drainers.acknowledge("warehouse", str(again.token))
 
 
 async def test_a_token_is_void_after_a_reset(app: App):

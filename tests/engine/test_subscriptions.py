@@ -470,6 +470,17 @@ async def test_what_comes_while_it_is_disabled_is_over(app: App):
     assert await started(app) == [2]
 
 
+async def test_what_came_while_it_was_disabled_is_over_though_nobody_has_drained_it(app: App):
+    """Whether the drainer has passed it is no matter."""
+    with_functions(app)
+    await app.subscriptions.add("a", "anything", name="all")
+    await app.subscriptions.disable("all")
+    await record(app, an_event("a", {"n": 1}))
+    await app.subscriptions.enable("all")
+    await record(app, an_event("a", {"n": 2}))
+    assert await started(app) == [2]
+
+
 # --- the dry run ----------------------------------------------------------------------------------------------------
 
 

@@ -150,6 +150,8 @@ class Drainers:
                 for parked in page:
                     await redispatcher.discard(parked, doomed_to=end if event is None else 0)
                 count += len(page)
+            if not count and subscription is not None:
+                await redispatcher.subscription(subscription)  # is there one?
             return count
 
     async def replay(

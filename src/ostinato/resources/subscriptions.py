@@ -106,7 +106,7 @@ class Subscriptions:
             matching = await dispatcher.refresh()
             blocked = set()
             if matching.ordered and meant.entity is not None:
-                blocked = await store.views.parked_entities(matching.ordered)
+                blocked = await store.views.parked_entities(matching.ordered, [meant.entity])
         started: set[str] = set()
         return [_match(dispatcher.decisions(blocked), meant, each, started) for each in matching.of(meant)]
 

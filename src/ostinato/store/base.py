@@ -149,9 +149,11 @@ class FlowViews:
         found = {row[0]: run_link_in(row) for row in rows}
         return [found[run_id] for run_id in sorted(found)]
 
-    async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
-        rows = await self._read("parked_entities", names=flows.encoded(subscriptions))
-        return {(name, (kind, entity)) for name, kind, entity in rows}
+    async def parked_entities(
+        self, subscriptions: Sequence[str], entities: Sequence[tuple[str, str]]
+    ) -> set[tuple[str, tuple[str, str]]]:
+        asked = {"names": flows.encoded(subscriptions), "entities": flows.encoded(entities)}
+        return {(name, (kind, entity)) for name, kind, entity in await self._read("parked_entities", **asked)}
 
     async def drainers(self, name: str | None = None, *, count_to: int) -> list[DrainerView]:
         return [await self._drainer(row, count_to) for row in await self._read("drainers", name=name)]
@@ -420,15 +422,18 @@ class FlowStore(ABC):
         ((count, latest, functions),) = await (self.read(asked) if transaction is None else transaction.ask(asked))
         return Bearings((count, latest), json.decode(functions))
 
-    async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
-        rows = await transaction.ask(flows.reading("parked_entities", names=flows.encoded(subscriptions)))
+    async def blocked(
+        self, transaction: Transaction, subscriptions: Sequence[str], entities: Sequence[tuple[str, str]]
+    ) -> set[tuple[str, tuple[str, str]]]:
+        asked = {"names": flows.encoded(subscriptions), "entities": flows.encoded(entities)}
+        rows = await transaction.ask(flows.reading("parked_entities", **asked))
         return {(name, (kind, entity)) for name, kind, entity in rows}
 
     async def parked_chain(
-        self, transaction: Transaction, subscription: str, event: str, entity: tuple[str, str] | None
+        self, transaction: Transaction, subscription: str, sequence_no: int, entity: tuple[str, str] | None
     ) -> list[Event]:
         kind, entity_id = entity or (None, None)
-        chain = {"subscription": subscription, "event": event, "entity_type": kind, "entity_id": entity_id}
+        chain = {"subscription": subscription, "sequence_no": sequence_no, "entity_type": kind, "entity_id": entity_id}
         return [event_in(row) for row in await transaction.ask(flows.reading("parked_chain", **chain))]
 
     async def lag(self, position: Position, limit: int) -> int:

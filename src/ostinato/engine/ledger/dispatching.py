@@ -210,7 +210,8 @@ class Dispatcher:
 
     async def consume(self, transaction: Transaction, page: Page) -> Consumed:
         ordered = (await self.refresh(transaction)).ordered
-        blocked = await self._store.blocked(transaction, ordered) if ordered else set()
+        entities = list({event.entity for event in page.events if event.entity is not None}) if ordered else []
+        blocked = await self._store.blocked(transaction, ordered, entities) if entities else set()
         decisions = self.decisions(blocked)
         for event in page.events:
             decisions.decide(event)

@@ -46,7 +46,7 @@ class Redispatcher:
             return Drained()
         async with self._store.begin() as transaction:
             await self._store.hold_drainer(transaction, WORKFLOW_RUNNER)
-            chain = await self._store.parked_chain(transaction, parked.subscription, parked.event_id, entity)
+            chain = await self._store.parked_chain(transaction, parked.subscription, parked.sequence_no, entity)
             drained = await self._again(transaction, chain, subscription, [])
         if entity is not None:
             self._seen.add((parked.subscription, entity))
@@ -71,7 +71,7 @@ class Redispatcher:
         """What is parked of the same entity, if this one is the first."""
         if (entity := _entity(parked, subscription)) is None:
             return []
-        chain = await self._store.parked_chain(transaction, parked.subscription, parked.event_id, entity)
+        chain = await self._store.parked_chain(transaction, parked.subscription, parked.sequence_no, entity)
         is_first = not chain or chain[0].sequence_no >= parked.sequence_no
         return [event for event in chain if event.sequence_no != parked.sequence_no] if is_first else []
 
@@ -106,9 +106,9 @@ class Redispatcher:
             decisions = self._dispatcher.decisions(set(), replay=replay)
             meant = _meant(page, subscription)
             found = _replayed(meant, subscription, decisions)
-            started: Sequence[Trigger] = decisions.triggers
-            if decisions.changes and not dry_run:
-                started = _started(decisions, (await self._store.commit(decisions.changes)).existing)
+            started: Sequence[Trigger] = ()
+            if decisions.changes:
+                started = _started(decisions, await self._inserted(decisions.changes, dry_run=dry_run))
             events, runs, refused = events + len(meant), runs + len(started), refused + len(found)
             refusals += found[: SHOWN - len(refusals)]
         return Replayed(
@@ -121,6 +121,13 @@ class Redispatcher:
             refusals=refusals,
             dry_run=dry_run,
         )
+
+    async def _inserted(self, changes: Sequence[Change], *, dry_run: bool) -> dict[str, str]:
+        """Starts runs; answers for those that a replay of the name has started before. A dry run takes it all back."""
+        if not dry_run:
+            return (await self._store.commit(changes)).existing
+        async with self._store.begin() as transaction:
+            return (await transaction.apply(changes)).existing
 
 
 def _entity(parked: ParkedView, subscription: Compiled) -> Entity | None:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from ...model.change import CursorMoved, EventParked, EventRecorded, EventUnparked, StepSaved
-from .calls import Call, Flow, encoded
+from .calls import Call, Flow, Row, encoded
 from .dialect import Dialect
 
 LEDGER = {EventRecorded, EventParked, EventUnparked, CursorMoved}
@@ -33,15 +33,15 @@ def writing_ledger(areas: Mapping[type, list[Any]], dialect: Dialect) -> Flow[di
 def resetting_drainer(name: str, position: str) -> Flow[bool]:
     """Puts a drainer elsewhere, once nobody holds it; whether there is one of the name."""
     rows = yield Call("lock_drainer", {"name": name})
-    for _, lineage in rows:
+    for _, lineage, _ in rows:
         yield Call("reset_drainer", {"name": name, "position": position, "lineage": lineage})
     return bool(rows)
 
 
 def acknowledging(name: str, start: str, end: str, count: int) -> Flow[bool]:
-    """Moves a drainer on, once nobody holds it, if it is still where its reader began."""
+    """Moves a drainer on, once nobody holds it, if it is still where its reader began, and was nowhere else since."""
     rows = yield Call("lock_drainer", {"name": name})
-    if not rows or rows[0][0] != start:
+    if not rows or _stand(rows[0]) != start:
         return False
     yield Call("move_drainer", {"drainer": name, "position": end, "processed": count})
     return True
@@ -50,4 +50,10 @@ def acknowledging(name: str, start: str, end: str, count: int) -> Flow[bool]:
 def holding_drainer(name: str) -> Flow[str | None]:
     """Keeps a drainer from passing on until the transaction ends; answers where it is."""
     rows = yield Call("lock_drainer", {"name": name})
-    return rows[0][0] if rows else None
+    return _stand(rows[0]) if rows else None
+
+
+def _stand(drainer: Row) -> str:
+    """Where a drainer is, and after how many resets: one of them may have put it back to where it was."""
+    position, _, resets = drainer
+    return f"{resets} {position}"

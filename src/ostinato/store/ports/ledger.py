@@ -77,11 +77,13 @@ class Ledger(Protocol):
     async def bearings(self, transaction: Transaction | None = None) -> Bearings:
         """As the transaction sees it, if one is given."""
 
-    async def blocked(self, transaction: Transaction, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
-        """The entities of which these subscriptions have events parked, as the transaction sees it."""
+    async def blocked(
+        self, transaction: Transaction, subscriptions: Sequence[str], entities: Sequence[tuple[str, str]]
+    ) -> set[tuple[str, tuple[str, str]]]:
+        """Of these entities, those of which these subscriptions have events parked, as the transaction sees it."""
 
     async def parked_chain(
-        self, transaction: Transaction, subscription: str, event: str, entity: tuple[str, str] | None
+        self, transaction: Transaction, subscription: str, sequence_no: int, entity: tuple[str, str] | None
     ) -> list[Event]:
         """A parked event in its order among those of the entity that are parked too, if one is given."""
 

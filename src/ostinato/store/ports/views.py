@@ -75,8 +75,10 @@ class Views(Protocol):
     async def run_links(self, *, ids: Sequence[str] = (), reasons: Sequence[str] = ()) -> list[RunLink]:
         """Runs by their ids, and by how they were invoked: by an event, or by a run."""
 
-    async def parked_entities(self, subscriptions: Sequence[str]) -> set[tuple[str, tuple[str, str]]]:
-        """The entities of which these subscriptions have events parked."""
+    async def parked_entities(
+        self, subscriptions: Sequence[str], entities: Sequence[tuple[str, str]]
+    ) -> set[tuple[str, tuple[str, str]]]:
+        """Of these entities, those of which these subscriptions have events parked."""
 
     async def drainers(self, name: str | None = None, *, count_to: int) -> list[DrainerView]:
         """All drainers, or the one of that name. Counts of what they have not read end at `count_to`."""

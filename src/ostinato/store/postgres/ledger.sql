@@ -132,9 +132,11 @@ where (subscriptions.glob, subscriptions.function, subscriptions.filter, subscri
       is distinct from (excluded.glob, excluded.function, excluded.filter, excluded.mapper, excluded.ordered, excluded.origin)
 
 -- name: parked_entities
-select distinct subscription, entity_type, entity_id
-from ostinato.parked
-where subscription = any(array(select jsonb_array_elements_text(:names::text::jsonb))) and entity_id is not null
+-- Of some entities, those that have events parked, and the subscriptions in which.
+select distinct p.subscription, p.entity_type, p.entity_id
+from jsonb_array_elements(:entities::text::jsonb) as c(e)
+join ostinato.parked p on p.entity_type = e->>0 and p.entity_id = e->>1
+where p.entity_id is not null and p.subscription = any(array(select jsonb_array_elements_text(:names::text::jsonb)))
 
 -- name: unpark_events
 delete from ostinato.parked p
@@ -158,7 +160,11 @@ select v.sequence_no, v.id, v.type, v.entity_type, v.entity_id, v.payload::text,
 from ostinato.parked p
 join ostinato.events v on v.sequence_no = p.sequence_no
 where p.subscription = :subscription
-  and (p.event_id = :event or (p.entity_type = :entity_type::text and p.entity_id = :entity_id::text))
+  and p.sequence_no = any(array(
+      select :sequence_no::bigint
+      union
+      select sequence_no from ostinato.parked
+      where entity_type = :entity_type::text and entity_id = :entity_id::text and subscription = :subscription))
 order by v.sequence_no
 
 -- name: events_recorded
@@ -216,7 +222,7 @@ order by d.origin <> 'built-in', d.name
 
 -- name: lock_drainer
 -- For the rest of the transaction, once nobody else holds it.
-select position, (select l.lineage from ostinato.ledger l)
+select position, (select l.lineage from ostinato.ledger l), resets
 from ostinato.drainers
 where name = :name
 for update
@@ -225,7 +231,7 @@ for update
 -- Who sleeps on the ledger has something to read again.
 with moved as (
     update ostinato.drainers
-    set position = :position, lineage = :lineage, failures = 0, halted_on = null, error = null, retry_at = null
+    set position = :position, lineage = :lineage, resets = resets + 1, failures = 0, halted_on = null, error = null, retry_at = null
     where name = :name
     returning name
 )

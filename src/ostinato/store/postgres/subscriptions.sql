@@ -23,8 +23,12 @@ where origin like 'code %' and split_part(substr(origin, 6), ':', 1) = any(array
   and name <> all(array(select jsonb_array_elements_text(:names::text::jsonb)))
 
 -- name: switch_subscription
+-- One that is switched on begins there: what was recorded while it was off is none of its business, drained or not.
 update ostinato.subscriptions
-set enabled = :enabled::boolean, version = nextval('ostinato.subscriptions_changes')
+set enabled = :enabled::boolean, version = nextval('ostinato.subscriptions_changes'),
+    since_sequence = case when :enabled::boolean and since_sequence >= 0
+                          then (select case when is_called then last_value else 0 end from ostinato.events_sequence)
+                          else since_sequence end
 where name = :name and enabled <> :enabled::boolean
 returning name
 

@@ -100,9 +100,11 @@ where glob <> excluded.glob or function <> excluded.function or filter is not ex
       or ordered <> excluded.ordered or origin <> excluded.origin
 
 -- name: parked_entities
-select distinct subscription, entity_type, entity_id
-from ostinato_parked
-where subscription in (select value from json_each(:names)) and entity_id is not null
+-- Of some entities, those that have events parked, and the subscriptions in which.
+select distinct p.subscription, p.entity_type, p.entity_id
+from json_each(:entities) e
+cross join ostinato_parked p on p.entity_type = json_extract(e.value, '$[0]') and p.entity_id = json_extract(e.value, '$[1]')
+where p.entity_id is not null and p.subscription in (select value from json_each(:names))
 
 -- name: unpark_events
 delete from ostinato_parked
@@ -125,7 +127,12 @@ select v.sequence_no, v.id, v.type, v.entity_type, v.entity_id, v.payload, v.cau
        v.idempotency_key
 from ostinato_parked p
 join ostinato_events v on v.sequence_no = p.sequence_no
-where p.subscription = :subscription and (p.event_id = :event or (p.entity_type = :entity_type and p.entity_id = :entity_id))
+where p.subscription = :subscription
+  and p.sequence_no in (
+      select :sequence_no
+      union
+      select sequence_no from ostinato_parked
+      where entity_type = :entity_type and entity_id = :entity_id and subscription = :subscription)
 order by v.sequence_no
 
 -- name: events_recorded
@@ -158,11 +165,11 @@ order by d.origin <> 'built-in', d.name
 
 -- name: lock_drainer
 -- Whoever writes has locked everything.
-select position, lineage from ostinato_drainers where name = :name
+select position, lineage, resets from ostinato_drainers where name = :name
 
 -- name: reset_drainer
 update ostinato_drainers
-set position = :position, lineage = :lineage, failures = 0, halted_on = null, error = null, retry_at = null
+set position = :position, lineage = :lineage, resets = resets + 1, failures = 0, halted_on = null, error = null, retry_at = null
 where name = :name
 
 -- name: remove_drainer

@@ -23,8 +23,12 @@ where origin like 'code %' and substr(origin, 6, instr(substr(origin, 6), ':') -
   and name not in (select value from json_each(:names))
 
 -- name: switch_subscription
+-- One that is switched on begins there: what was recorded while it was off is none of its business, drained or not.
 update ostinato_subscriptions
-set enabled = :enabled, version = (select max(version) from ostinato_subscriptions) + 1
+set enabled = :enabled, version = (select max(version) from ostinato_subscriptions) + 1,
+    since_sequence = case when :enabled and since_sequence >= 0
+                          then coalesce((select seq from sqlite_sequence where name = 'ostinato_events'), 0)
+                          else since_sequence end
 where name = :name and enabled <> :enabled
 returning name
 
