@@ -72,6 +72,8 @@ def test_what_is_accepted(text: str):
     [
         "event.payload.missing == null",
         "event.payload.missing.at.any.depth == null",
+        "(event.payload.missing).at.any == null && ((event.payload.missing)) == null && (event.payload.delta) == 7",
+        "(event.payload.missing == null ? event.payload.delta : event.payload.missing) == 7",
         "event.payload['missing'].deeper == null",
         "event.payload.tags[9] == null",
         "event.payload.nothing == null && event.payload.nothing.more == null",
@@ -145,6 +147,8 @@ def test_an_event_that_a_filter_cannot_judge(text: str, said: str):
         ("'gold'", "gives STRING, and must be true or false: compare it with something"),
         ("", "must be text of 1 to 2000 characters"),
         ("true" + " " * 2000, "must be text of 1 to 2000 characters"),
+        ("event.type == 'a\x00'", "has a NUL or half of a character"),
+        ("event.type == '\ud800'", "has a NUL or half of a character"),
         (5, "must be text"),
         ("(" * 100 + "true" + ")" * 100, "recursion limit"),
     ],

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from ..errors import ConfigError
 from .event import Event, Unsuitable
 from .mapper import document_of
+from .outcome import portable
 
 LONGEST = 2000
 
@@ -49,6 +50,8 @@ def compile_filter(text: object) -> Callable[[Event], bool]:
     """The condition as a function of an event, or an error that says what is wrong with it."""
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST:
         raise ConfigError(f"filter {str(text)[:80]!r} must be text of 1 to {LONGEST} characters")
+    if portable(text) != text:
+        raise ConfigError(f"filter {text[:80]!r} has a NUL or half of a character, which a database cannot keep")
     _check(text)
     rewriting = _Rewriting(text)
     expression = _compiled(rewriting.done(), text, _environment(optional=True))
@@ -174,7 +177,8 @@ class _Rewriting:
 
     def _enter(self, bracket: str) -> None:
         is_has = bracket == "(" and self._written[-1:] == ["has"]
-        self._brackets.append("has" if is_has else bracket)
+        is_group = bracket == "(" and not self._after_operand
+        self._brackets.append("has" if is_has else "group" if is_group else bracket)
         self._written.append(bracket)
         self._after_operand = self._open = False
         self._path = None
@@ -185,9 +189,17 @@ class _Rewriting:
             self._written[-1] = self._written[-1].replace(".?", ".")
             self._open = False
             self._end_path()
+        goes_on = kind == "group" and self._open and self._is_bare_chain()
+        if goes_on:  # (event.payload.a).b is event.payload.a.b
+            self._open = False
         self._close()
         self._written.append(bracket)
-        self._after_operand, self._open = True, kind == "index"
+        self._after_operand, self._open = True, kind == "index" or goes_on
+
+    def _is_bare_chain(self) -> bool:
+        """Whether there is nothing but a name and selections since the last bracket."""
+        chain = self._written[len(self._written) - self._written[::-1].index("(") :]
+        return all(each.startswith(".?") for each in chain[1:])
 
     def _word(self, word: str, *, is_operand: bool) -> None:
         self._close()

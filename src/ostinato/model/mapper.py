@@ -99,6 +99,10 @@ def _text(text: str, place: str) -> Recipe:
         return lambda _: literal
     if text.startswith("$"):
         return _path(text, place)
+    if re.split(r"[.\[]", text, maxsplit=1)[0] in Event.__struct_fields__:
+        raise ConfigError(
+            f"mapper at {place}: {text!r} is no path; write $.{text}, or {LITERAL}{text} for the text itself"
+        )
     raise ConfigError(f"mapper at {place}: {text!r} is no path; write {LITERAL}{text} for the text itself")
 
 
