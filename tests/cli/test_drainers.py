@@ -93,6 +93,8 @@ def test_draining_with_the_app(cli: Cli, ids: list[str]):
     assert cli.does(*LEDGER, "drainers", "retry") == "0 let go, 0 runs started, 1 still parked\n"
     assert "no event 'nothing' is parked" in cli.fails("drainers", "retry", "--event", "nothing")
     assert cli.does("drainers", "discard", "greeting") == "1 discarded\n"
+    assert cli.does("drainers", "discard", "greeting") == "0 discarded\n"
+    assert "did you mean 'greeting'" in cli.fails("drainers", "discard", "greting")
     assert "nothing is parked" in cli("drainers", "parked").stderr
     assert f"halted on event {ids[3]}: ValueError" in cli.fails(*LEDGER, "drainers", "drain", "billing")
     assert cli.reads("drainers", "show", "billing")["halted_on"] == ids[3]
@@ -118,6 +120,9 @@ def test_replaying(cli: Cli, ids: list[str]):
     dry = cli(*LEDGER, "drainers", "replay", "greeting")
     assert dry.stdout == "would start 1 of greet for 2 events, 1 refused\n"
     assert "add --go" in dry.stderr
+    assert cli.does(*LEDGER, "drainers", "replay", "greeting", "--since", "1h").startswith("would start 1 of greet")
+    assert "for 0 events" in cli.does(*LEDGER, "drainers", "replay", "greeting", "--until", "1h")
+    assert "is no moment" in cli.fails("drainers", "replay", "greeting", "--since", "yesterday", code=2)
     assert cli.reads("runs", "list") == []
     done = cli.reads(*LEDGER, "drainers", "replay", "greeting", "--go", "--name", "fix")
     assert (done["runs"], done["refused"], done["refusals"][0]["event_id"]) == (1, 1, ids[1])

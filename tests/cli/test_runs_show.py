@@ -253,7 +253,7 @@ def test_a_run_is_shown_with_its_steps(url: str, cli: Cli):
     )
     assert f"  run {run['children'][0]['id']} of child, completed\n" in shown
     assert f"run {run_id} waits for it" in cli.does("runs", "show", run["children"][0]["id"])
-    assert "held, waits for event, ends in 23 h" in cli.does("runs", "list", "--function", "order")
+    assert "held, waits for event, times out in 23 h" in cli.does("runs", "list", "--function", "order")
 
 
 def test_a_run_goes_again_from_a_step(url: str, cli: Cli):

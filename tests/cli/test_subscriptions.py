@@ -122,7 +122,7 @@ def test_what_events_would_start(cli: Cli, tmp_path: Path):
     header, row = result.stdout.splitlines()
     assert header.split() == ["event", "subscription", "function", "outcome", "input"]
     assert row.split(maxsplit=4) == ["price.changed", "prices", "reprice", "start", '{ "sku": "42", "tier": "gold" }']
-    assert "unheard.of: no subscription that is enabled means it" in result.stderr
+    assert "unheard.of: no enabled subscription matches it" in result.stderr
     ((found, nothing),) = [cli.reads("events", "match", str(file))]
     assert (found["event"], nothing["matches"]) == (EVENT, [])
     (match,) = found["matches"]

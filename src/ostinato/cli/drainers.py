@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -114,8 +114,8 @@ def remove(app: App, /, name: str) -> None:
 
 @drainers.command("replay")
 @click.argument("subscription")
-@click.option("--since", metavar="MOMENT", help="Events recorded from then on, like 2026-11-16T12:00Z.")
-@click.option("--until", metavar="MOMENT", help="Events recorded before then.")
+@click.option("--since", metavar="TIME|MOMENT", help="Events recorded since, like 10m or 2026-11-16T12:00Z.")
+@click.option("--until", metavar="TIME|MOMENT", help="Events recorded before then.")
 @click.option("--name", help="A replay of the same name starts no run twice.")
 @click.option("--go", is_flag=True, help="Start the runs. Without it, only say how many there would be.")
 @json_option
@@ -247,12 +247,19 @@ def _place(text: str) -> str | datetime:
 
 
 def _moment(text: str, option: str) -> datetime:
+    """A moment, or how long ago."""
+    from ..clock import seconds
+    from ..errors import ConfigError
+
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is no moment; write it like 2026-11-16T12:00Z", param_hint=option
-        ) from error
+    except ValueError:
+        try:
+            return datetime.now(UTC) - timedelta(seconds=seconds(text, what=option))
+        except ConfigError as error:
+            raise click.BadParameter(
+                f"{text!r} is no moment; write it like 2026-11-16T12:00Z, or 10m for ten minutes ago", param_hint=option
+            ) from error
     return moment if moment.tzinfo is not None else moment.astimezone()
 
 

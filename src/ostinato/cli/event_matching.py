@@ -49,7 +49,7 @@ def match_command(app: App, /, events: list[Any], as_json: bool) -> None:
         if matches:
             _show(matches, event)
         else:
-            note(f"{event['type']}: no subscription that is enabled means it")
+            note(f"{event['type']}: no enabled subscription matches it")
 
 
 async def _match(app: App, events: list[Any]) -> list[Sequence[Match]]:

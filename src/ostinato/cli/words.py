@@ -80,7 +80,7 @@ def state(run: RunView, now: datetime | None = None) -> str:
         case Reason.STEP_RETRY:
             return f"held, step again {ago(run.run_at, now)}"
         case Reason.EVENT:
-            return "held, waits for event" + ("" if _is_for_ever(run) else f", ends {ago(run.run_at, now)}")
+            return "held, waits for event" + ("" if _is_for_ever(run) else f", times out {ago(run.run_at, now)}")
         case Reason.CHILD:
             return "held, waits for run"
         case str(reason):

@@ -103,7 +103,9 @@ def _say_what_starts(app: App, *, chosen: bool) -> None:
     from ..config import redacted
     from ..telemetry import logger
 
-    logger.info("working for %d functions on %s", len(app.registry.functions), redacted(app.settings.url))
+    count = len(app.registry.functions)
+    functions = "1 function" if count == 1 else f"{count} functions"
+    logger.info("working for %s on %s", functions, redacted(app.settings.url))
     for spec in app.registry if not chosen else ():
         if spec.queue not in app.settings.queues:
             logger.warning(
