@@ -86,6 +86,16 @@ def test_how_long_it_took_since_its_last_and_its_first_start(capsys: pytest.Capt
     assert shown(a_run(claimed_at=BEGAN), capsys)["took"] == "1 min 40 s"
 
 
+def test_a_run_whose_worker_is_gone_says_so(capsys: pytest.CaptureFixture[str]):
+    """From when the lease is over until somebody has taken over."""
+    orphan = a_run(State.RUNNING, took=None, locked_by="W", lease_expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    found = shown(orphan, capsys)
+    assert found["state"] == "running, lease over"
+    assert "takes over" in found["why"]
+    held = a_run(State.RUNNING, took=None, locked_by="W", lease_expires_at=datetime.now(UTC) + timedelta(seconds=60))
+    assert shown(held, capsys)["state"] == "running"
+
+
 # --- bars
 
 

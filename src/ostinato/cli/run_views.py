@@ -11,7 +11,7 @@ from msgspec import to_builtins
 from ..model.run import State
 from .output import as_json, console, cut, facts, show, table
 from .step_views import show_waterfall
-from .words import COLOURS, ago, attempts, moment, span, state, took, why_held
+from .words import COLOURS, ago, attempts, is_orphaned, moment, span, state, took, why_held
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,6 +113,8 @@ def _whys(run: RunView, *, served: bool) -> Iterator[str]:
         yield f"nobody works on the queue {run.queue!r}; start a worker that does"
     if run.cancel_requested and run.state is State.RUNNING:
         yield "its worker has been asked to stop it"
+    if is_orphaned(run):
+        yield "its worker has not renewed its lease; the next worker that looks, or starts, takes over"
 
 
 def _optional(run: RunView) -> Iterator[tuple[str, Any]]:

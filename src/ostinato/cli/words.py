@@ -87,7 +87,12 @@ def state(run: RunView, now: datetime | None = None) -> str:
             return f"{run.state.value}, {reason}"
     if run.cancel_requested and run.state is State.RUNNING:
         return "running, to be cancelled"
-    return run.state.value
+    return "running, lease over" if is_orphaned(run, now) else run.state.value
+
+
+def is_orphaned(run: RunView, now: datetime | None = None) -> bool:
+    """Whether its worker has not renewed its lease in time."""
+    return run.lease_expires_at is not None and run.lease_expires_at < (now or datetime.now(UTC))
 
 
 def why_held(run: RunView) -> str | None:
