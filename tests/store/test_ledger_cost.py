@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import asyncpg
 import pytest
 
 from ostinato.model.event import Page, Position
-from ostinato.store.flows import Call, Flow, Row
+from ostinato.store.flows import Call, Flow, Row, reading
 from ostinato.store.ports import Store
 from ostinato.store.postgres import reading as postgres_reading
 from ostinato.store.postgres.store import _ENGINE_SESSION, _USER_SESSION
@@ -19,6 +19,8 @@ from ostinato.store.postgres.store import load_blocks as postgres_blocks
 from ostinato.store.sqlite import reading as sqlite_reading
 from ostinato.store.sqlite.store import load_blocks as sqlite_blocks
 from tests.store.databases import Database, SqliteDatabase, only_postgres, only_sqlite
+
+T = TypeVar("T")
 
 PAGE = 500
 BULK = 1_000
@@ -32,7 +34,7 @@ class Meter(Protocol):
 
     def reading(self, position: Position) -> Flow[Page]: ...
 
-    async def drive(self, flow: Flow[Page]) -> tuple[Page, int]: ...
+    async def drive(self, flow: Flow[T]) -> tuple[T, int]: ...
 
 
 async def test_every_page_of_a_backlog_costs_the_same(database: Database, store: Store):
@@ -60,6 +62,24 @@ async def test_new_events_cost_the_same_with_much_behind_them(database: Database
 
     assert len(few) == len(much)
     assert all(b <= 1.5 * a + 10 for a, b in zip(few, much, strict=True)), (few, much)
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+async def test_a_page_is_compared_with_what_is_parked_of_its_own_entities(database: Database, analyzed: bool):
+    """However much is parked of others."""
+    entities = [["product", str(number)] for number in range(10)]
+    asked = {"names": '["all"]', "entities": json.dumps(entities)}
+    costs: list[int] = []
+    for first, end in ((0, 20), (20, 10_000)):
+        await park(database, first, end)
+        if analyzed:
+            await database.query("analyze")
+        async with metered(database, _USER_SESSION) as meter:
+            await meter.drive(reading("parked_entities", **asked))  # reads the catalogue
+            rows, cost = await meter.drive(reading("parked_entities", **asked))
+        assert sorted(map(tuple, rows)) == [("all", kind, number) for kind, number in entities]
+        costs.append(cost)
+    assert costs[1] <= 2 * costs[0] + 20, costs
 
 
 @only_postgres
@@ -132,7 +152,7 @@ class Buffers:
     def reading(self, position: Position) -> Flow[Page]:
         return postgres_reading.reading_on(position, PAGE)
 
-    async def drive(self, flow: Flow[Page]) -> tuple[Page, int]:
+    async def drive(self, flow: Flow[T]) -> tuple[T, int]:
         cost, call = 0, next(flow)
         try:
             while True:
@@ -166,7 +186,7 @@ class Instructions:
     def reading(self, position: Position) -> Flow[Page]:
         return sqlite_reading.paging(position, PAGE)
 
-    async def drive(self, flow: Flow[Page]) -> tuple[Page, int]:
+    async def drive(self, flow: Flow[T]) -> tuple[T, int]:
         cost = 0
 
         def counted() -> None:
@@ -202,3 +222,14 @@ async def fill(database: Database, bulks: int, *, size: int = BULK) -> None:
             "insert into ostinato_events (id, type, payload, occurred_at, recorded_at) "
             f"{series} select {unique}, 'price.changed', '{{}}', {moment}, {moment} from n"
         )
+
+
+async def park(database: Database, first: int, end: int) -> None:
+    """An event of each of so many entities."""
+    moment = "0" if database.dialect == "sqlite" else "now()"
+    series = f"with recursive n(n) as (values ({first}) union all select n + 1 from n where n + 1 < {end}) "
+    await database.query(
+        "insert into ostinato_parked "
+        "(subscription, sequence_no, event_id, entity_type, entity_id, code, message, parked_at) "
+        f"{series} select 'all', n, 'x', 'product', cast(n as text), 'filter', 'no', {moment} from n"
+    )

@@ -132,11 +132,14 @@ where (subscriptions.glob, subscriptions.function, subscriptions.filter, subscri
       is distinct from (excluded.glob, excluded.function, excluded.filter, excluded.mapper, excluded.ordered, excluded.origin)
 
 -- name: parked_entities
--- Of some entities, those that have events parked, and the subscriptions in which.
-select distinct p.subscription, p.entity_type, p.entity_id
+-- Of some entities, those that have events parked, and the subscriptions in which. Offset keeps the planner from walking all that is parked.
+select distinct found.subscription, c.e->>0, c.e->>1
 from jsonb_array_elements(:entities::text::jsonb) as c(e)
-join ostinato.parked p on p.entity_type = e->>0 and p.entity_id = e->>1
-where p.entity_id is not null and p.subscription = any(array(select jsonb_array_elements_text(:names::text::jsonb)))
+cross join lateral (
+    select p.subscription from ostinato.parked p
+    where p.entity_type = c.e->>0 and p.entity_id = c.e->>1 and p.entity_id is not null
+      and p.subscription = any(array(select jsonb_array_elements_text(:names::text::jsonb)))
+    offset 0) found
 
 -- name: unpark_events
 delete from ostinato.parked p
