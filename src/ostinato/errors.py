@@ -180,7 +180,7 @@ class KeyTaken(OstinatoError):
 
 
 class IllegalMove(OstinatoError):
-    """A run in this state cannot do that."""
+    """What is in this state cannot do that."""
 
 
 class RunEnded(OstinatoError):

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from ostinato import App, ConfigError, InvalidInput, UnknownFunction
 from ostinato.engine.ledger import catching_up, dispatching
 from ostinato.engine.ledger.dispatching import Dispatcher
-from ostinato.errors import StoreUnavailable, UnknownSubscription
+from ostinato.errors import IllegalMove, StoreUnavailable, UnknownSubscription
 from ostinato.model.event import NOT_CAUGHT_UP, Event
 from ostinato.model.filter import compile_filter
 from ostinato.model.view import SubscriptionView
@@ -362,6 +362,28 @@ async def test_who_is_interrupted_catches_up_later(app: App, monkeypatch: pytest
         assert await service.tick() == catching_up.LOOK_EVERY
     assert (await app.subscriptions.get("all")).since_sequence == 0
     assert sorted(await started(app)) == [0, 1, 2, 3, 4]
+
+
+async def test_what_one_has_parked_that_catches_up_stays(app: App, monkeypatch: pytest.MonkeyPatch):
+    """It may be interrupted, and would come to what was let go or taken away again."""
+    with_functions(app)
+    await record(app, *(an_event("a", {"sku": sku}, entity=("e", "1")) for sku in (7, "1")))
+
+    async def broken(*_: object) -> None:
+        raise StoreUnavailable("gone")
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(catching_up, "_hand_over", broken)
+        with pytest.raises(StoreUnavailable):
+            await app.subscriptions.add("a", "reprice", name="all", ordered=True, start_at="beginning")
+    for verb in (app.drainers.retry_parked, app.drainers.discard_parked):
+        with pytest.raises(IllegalMove, match="'all' is still catching up"):
+            await verb("all")
+    assert len(await app.drainers.parked()) == 2
+    async with app._site.store() as store:
+        dispatcher = Dispatcher(store, app._site.door, app.registry.functions)
+        await catching_up.Latecomers(dispatcher, store=store, telemetry=app.telemetry).tick()
+    assert await app.drainers.discard_parked("all") == 2
 
 
 async def test_one_that_is_disabled_catches_up_when_it_is_enabled(app: App):

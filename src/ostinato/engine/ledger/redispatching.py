@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...errors import UnknownSubscription
+from ...errors import IllegalMove, UnknownSubscription
 from ...model.change import Change, EventUnparked
 from ...model.drainer import Drained, ParkedView, Refusal, Replayed, Trigger
 from ...model.event import WORKFLOW_RUNNER, Event, Unsuitable
@@ -24,6 +24,7 @@ class Redispatcher:
     def __init__(self, store: Store, dispatcher: Dispatcher) -> None:
         self._store, self._dispatcher = store, dispatcher
         self._found: dict[str, Compiled] = {}
+        self._latecomers: set[str] | None = None
         self._seen: set[tuple[str, Entity]] = set()
         """Whose events were given to an ordered subscription again, as far as they could."""
 
@@ -31,6 +32,16 @@ class Redispatcher:
         if name not in self._found:
             self._found[name] = await self._dispatcher.subscription(name)
         return self._found[name]
+
+    async def _refuse_behind(self, name: str) -> None:
+        """Who has it catch up may be interrupted, and would come to what was let go or taken away again."""
+        if self._latecomers is None:
+            self._latecomers = {each.name for each in await self._store.views.subscriptions() if each.is_behind}
+        if name in self._latecomers:
+            raise IllegalMove(
+                f"subscription {name!r} is still catching up with its past, as a worker does; "
+                "retry and discard what is parked when it has"
+            )
 
     # --- parked events
 
@@ -41,6 +52,7 @@ class Redispatcher:
             subscription = await self.subscription(parked.subscription)
         except UnknownSubscription:
             return Drained(parked=1)
+        await self._refuse_behind(parked.subscription)
         entity = _entity(parked, subscription)
         if entity is not None and (parked.subscription, entity) in self._seen:
             return Drained()
@@ -61,6 +73,7 @@ class Redispatcher:
         except UnknownSubscription:
             await self._store.commit([gone])
             return Drained()
+        await self._refuse_behind(parked.subscription)
         async with self._store.begin() as transaction:
             await self._store.hold_drainer(transaction, WORKFLOW_RUNNER)
             behind = await self._behind(transaction, parked, subscription)
