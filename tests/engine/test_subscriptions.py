@@ -364,8 +364,8 @@ async def test_who_is_interrupted_catches_up_later(app: App, monkeypatch: pytest
     assert sorted(await started(app)) == [0, 1, 2, 3, 4]
 
 
-async def test_what_one_has_parked_that_catches_up_stays(app: App, monkeypatch: pytest.MonkeyPatch):
-    """It may be interrupted, and would come to what was let go or taken away again."""
+async def test_what_an_ordered_one_has_parked_stays_until_it_has_caught_up(app: App, monkeypatch: pytest.MonkeyPatch):
+    """Who has it catch up may be interrupted, and would come to what was let go or taken away again."""
     with_functions(app)
     await record(app, *(an_event("a", {"sku": sku}, entity=("e", "1")) for sku in (7, "1")))
 

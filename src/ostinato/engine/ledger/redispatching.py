@@ -34,9 +34,10 @@ class Redispatcher:
         return self._found[name]
 
     async def _refuse_behind(self, name: str) -> None:
-        """Who has it catch up may be interrupted, and would come to what was let go or taken away again."""
+        """Who has an ordered one catch up knows by heart what is parked, and may be interrupted and begin again."""
         if self._latecomers is None:
-            self._latecomers = {each.name for each in await self._store.views.subscriptions() if each.is_behind}
+            subscriptions = await self._store.views.subscriptions()
+            self._latecomers = {each.name for each in subscriptions if each.ordered and each.is_behind}
         if name in self._latecomers:
             raise IllegalMove(
                 f"subscription {name!r} is still catching up with its past, as a worker does; "
