@@ -24,7 +24,8 @@ from .door import EnqueueOptions
 from .ledger.recording import EMPTY
 from .ledger.recording import NO_OPTIONS as NO_RECORD_OPTIONS
 from .steps import waiting
-from .steps.steps import NO_OPTIONS, Step, StepOptions, Steps
+from .steps.options import NO_OPTIONS, StepOptions
+from .steps.steps import Step, Steps
 from .steps.suspending import Suspending
 from .tools import Tools
 from .transaction import Tx, target_of

@@ -106,20 +106,10 @@ class Worker:
     def _build(self, resources: Mapping[str, Any]) -> None:
         settings, store, telemetry = self._settings, self._store, self._telemetry
         self._wakeups = Wakeups(store, telemetry, enabled=settings.notify)
-        tools = Tools(
-            store,
-            self._door,
-            self._adapt,
-            telemetry,
-            output_limit=settings.input_limit,
-            step_limit=settings.step_limit,
-            steps_limit=settings.steps_limit,
-            resources=resources,
-        )
         self._floor = Floor(
             store,
             self._registry,
-            tools,
+            self._tools(resources),
             telemetry,
             on_left=lambda run: self._intakes[run.queue].ended(run.id),
             on_committed=self._room_may_be,
@@ -136,14 +126,7 @@ class Worker:
         self._wakeups.on_cancel_asked(self._canceller.wake)
         self._timetable = Timetable(list(self._registry.schedules), store=store, telemetry=telemetry)
         self._wakeups.on_schedules_changed(self._timetable.wake)
-        dispatcher = Dispatcher(store, self._door, self._registry.functions)
-        self._latecomers = Latecomers(dispatcher, store=store, telemetry=telemetry)
-        self._drainings = drainings(store, self._registry, self._door, telemetry, ring=self._wakeups.ring)
-        sleepers = Sleepers(self._wakeups)
-        self._drainers = [
-            Drainer(draining, store=store, sleepers=sleepers, telemetry=telemetry, poll=settings.poll)
-            for draining in self._drainings
-        ]
+        self._build_ledger()
         self._keeper = Keeper(
             store,
             self,
@@ -154,6 +137,32 @@ class Worker:
             grace=floor.UNRESPONSIVE_GRACE,
         )
         self._held_until = lambda: self._keeper.holds_until
+
+    def _build_ledger(self) -> None:
+        """Those who read the ledger."""
+        store, telemetry = self._store, self._telemetry
+        dispatcher = Dispatcher(store, self._door, self._registry.functions)
+        self._latecomers = Latecomers(dispatcher, store=store, telemetry=telemetry)
+        self._drainings = drainings(store, self._registry, self._door, telemetry, ring=self._wakeups.ring)
+        sleepers = Sleepers(self._wakeups)
+        self._drainers = [
+            Drainer(draining, store=store, sleepers=sleepers, telemetry=telemetry, poll=self._settings.poll)
+            for draining in self._drainings
+        ]
+
+    def _tools(self, resources: Mapping[str, Any]) -> Tools:
+        """What handlers get."""
+        settings = self._settings
+        return Tools(
+            self._store,
+            self._door,
+            self._adapt,
+            self._telemetry,
+            output_limit=settings.input_limit,
+            step_limit=settings.step_limit,
+            steps_limit=settings.steps_limit,
+            resources=resources,
+        )
 
     def _intake(self, queue: str, slots: int) -> Intake:
         return Intake(

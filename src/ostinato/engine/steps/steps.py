@@ -6,17 +6,14 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct, json
 
-from ...clock import Duration, seconds
-from ...codec import ResultType, sorted_json
+from ...codec import ResultType
 from ...errors import (
     Cancel,
-    ConfigError,
     InvalidInput,
     InvalidOption,
     StepFailed,
@@ -32,8 +29,9 @@ from ...model.step import LONGEST_NAME, Kind, Memo, Status, StepError, error_in,
 from ...shield import shielded
 from ...telemetry import StepCompleted, StepRetried
 from ...telemetry import StepFailed as StepFailedEvent
-from ..door import is_storable
 from ..threads import in_thread
+from .callees import bound, callee_of, refusal_of, told_apart
+from .options import StepOptions
 from .suspending import Suspension
 
 if TYPE_CHECKING:
@@ -44,50 +42,6 @@ if TYPE_CHECKING:
 
 inside_step: ContextVar[str | None] = ContextVar("ostinato_step", default=None)
 """The step in whose function we are."""
-
-
-class _Callee(NamedTuple):
-    """What is known of a step's function."""
-
-    is_async: bool
-    result: ResultType
-
-
-_callees: dict[tuple[object, object], _Callee] = {}
-_MOST_CALLEES = 10_000
-
-
-class StepOptions(Struct, frozen=True):
-    """What can be said about a step besides its name and what it does."""
-
-    key: str | None = None
-    retry: Retry | None = None
-    timeout: float | None = None
-    tx: bool = False
-
-    def changed(self, options: Mapping[str, Any]) -> StepOptions:
-        """These options with some replaced; bad ones are refused."""
-        if unknown := set(options) - set(self.__struct_fields__):
-            known = ", ".join(self.__struct_fields__)
-            raise InvalidOption(f"unknown option {min(unknown)!r} of a step; options are {known}")
-        merged = {**{name: getattr(self, name) for name in self.__struct_fields__}, **options}
-        if merged["key"] is not None and not is_storable(merged["key"]):
-            raise InvalidOption(f"key={merged['key']!r} must be text without NUL")
-        if merged["retry"] is not None and not isinstance(merged["retry"], Retry):
-            raise InvalidOption(f"retry={merged['retry']!r} must be a Retry, like Retry('30s', '5m')")
-        if not isinstance(merged["tx"], bool):
-            raise InvalidOption(f"tx={merged['tx']!r} must be True or False")
-        merged["timeout"] = _timeout(merged["timeout"])
-        return StepOptions(**merged)
-
-    def only_key(self, verb: str) -> str | None:
-        """The key, of a step that can have nothing else."""
-        if self.retry is not None or self.timeout is not None or self.tx:
-            raise InvalidOption(f"run.options() for run.{verb}() takes key= alone")
-        return self.key
-
-
-NO_OPTIONS = StepOptions()
 
 
 class Step(Struct, eq=False, gc=False):
@@ -259,9 +213,9 @@ class Steps:
     ) -> Any:
         """The result of a step, done now or remembered."""
         if not callable(function):
-            raise StepMisused(_uncallable(name, function))
-        callee = _callee(function)
-        told_apart_by, given = _told_apart(name, *_bound(function, args, kwargs), options.key)
+            raise StepMisused(refusal_of(name, function))
+        callee = callee_of(function)
+        told_apart_by, given = told_apart(name, *bound(function, args, kwargs), options.key)
         step_id = self._identify(name, told_apart_by)
         if self._memos is None:
             await self._load()
@@ -438,18 +392,6 @@ class Steps:
             telemetry.announce(StepRetried(**common, retry_count=retried + 1, retry_in=delay))
 
 
-def _uncallable(name: object, function: object) -> str:
-    """What is wrong with a step that has no function, and how it is written."""
-    if callable(name):
-        called = getattr(name, "__name__", "do_it")
-        return f"a step's name comes first, then its function: run.step({called!r}, {called}, ...)"
-    if inspect.iscoroutine(function):
-        function.close()
-        called = function.__name__
-        return f"step {name!r} was given a call and not a function: run.step({name!r}, {called}, ...) without brackets"
-    return f"step {name!r} needs a function to call, and {function!r} is none: run.step({name!r}, function, ...)"
-
-
 class _Unkeepable(Exception):
     """A result that cannot be remembered. Doing it again would not help."""
 
@@ -468,43 +410,6 @@ def _why(error: Exception) -> StepError:
     return StepError(getattr(found, "code", type(error).__name__), getattr(found, "message", str(error)))
 
 
-def _told_apart(
-    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], key: str | None
-) -> tuple[bytes, str | None]:
-    """What makes the step different from others of its name, and its arguments for people to read."""
-    try:
-        given = sorted_json([args, kwargs])
-    except Exception as error:
-        if key is None:
-            raise StepMisused(
-                f"step {name!r}: its arguments cannot be told from others ({error}); say what makes it different with "
-                f"run.options(key=...).step({name!r}, ...)"
-            ) from error
-        return b"k" + key.encode(), None
-    shown = _shown(given)
-    return (b"a" + given if key is None else b"k" + key.encode()), shown
-
-
-def _bound(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The arguments with those that a partial brings along."""
-    if isinstance(function, partial):
-        return (*function.args, *args), {**function.keywords, **kwargs}
-    return args, kwargs
-
-
-LONGEST_INPUT = 4096
-
-
-def _shown(given: bytes) -> str | None:
-    if given == b"[[],{}]":
-        return None
-    if len(given) > LONGEST_INPUT or b"\\u0000" in given:
-        return None
-    return given.decode()
-
-
 def _size(encoded: str) -> int:
     return len(encoded) if encoded.isascii() else len(encoded.encode())
 
@@ -516,40 +421,3 @@ def _remembered(name: str, result: ResultType, memo: Memo) -> Any:
         raise StepMisused(
             f"step {name!r} was done, and {error}; a step that returns something else needs another name"
         ) from error
-
-
-def _callee(function: Callable[..., Any]) -> _Callee:
-    """Known once per place in the code, and what is annotated there: closures are made anew for every call."""
-    plain = getattr(function, "__func__", function)
-    code = getattr(plain, "__code__", None)
-    if code is None:  # partials and objects that can be called
-        return _Callee(_is_async(function), ResultType(function))
-    try:
-        place = code, plain.__annotations__.get("return", _UNANNOTATED)
-        found = _callees.get(place)
-    except TypeError:  # an annotation that cannot be compared with others
-        return _Callee(_is_async(function), ResultType(plain))
-    if found is None:
-        if len(_callees) >= _MOST_CALLEES:
-            _callees.clear()
-        found = _callees[place] = _Callee(_is_async(function), ResultType(plain))
-    return found
-
-
-_UNANNOTATED = object()
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-
-
-def _timeout(timeout: Duration | None) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        amount = seconds(timeout, what="timeout")
-    except ConfigError as error:
-        raise InvalidOption(str(error)) from error
-    if not amount:
-        raise InvalidOption(f"timeout={timeout!r} must be longer than zero")
-    return amount

@@ -19,7 +19,8 @@ from ...model.run import Reason
 from ...model.schedule import micros
 from ...model.step import LONGEST_SLEEP, Kind, Memo, Status
 from ..ledger import recording
-from .steps import LONGEST_INPUT, Step, Steps, failed
+from .callees import LONGEST_INPUT
+from .steps import Step, Steps, failed
 
 PAGE = 500
 
