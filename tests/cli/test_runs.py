@@ -120,6 +120,8 @@ def test_a_completed_run_shows_its_output(url: str, cli: Cli):
     shown = cli.does("runs", "show", run_id)
     assert "completed" in shown
     assert "took" in shown
+    assert "last start" not in shown  # it has started once
+    assert "from the first start" not in shown
     assert shown.endswith('output\n"hello ann"\n')
 
 

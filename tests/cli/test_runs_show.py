@@ -82,8 +82,13 @@ def test_the_times_by_which_it_must_start_and_end(capsys: pytest.CaptureFixture[
 
 def test_how_long_it_took_since_its_last_and_its_first_start(capsys: pytest.CaptureFixture[str]):
     """A run that slept, or was tried again, has two answers."""
-    assert shown(a_run(claimed_at=at(90)), capsys)["took"] == "10 s, 1 min 40 s from the first start"
-    assert shown(a_run(claimed_at=BEGAN), capsys)["took"] == "1 min 40 s"
+    again = shown(a_run(claimed_at=at(90), lease_no=2), capsys)
+    assert again["took"] == "10 s, 1 min 40 s from the first start"
+    assert "12:01:30" in again["last start"]
+    for once in ({"lease_no": 1}, {"lease_no": 2, "copied_from": "01OTHER"}):
+        found = shown(a_run(claimed_at=at(0.001), **once), capsys)
+        assert "from the first start" not in found["took"]
+        assert "last start" not in found
 
 
 def test_a_run_whose_worker_is_gone_says_so(capsys: pytest.CaptureFixture[str]):

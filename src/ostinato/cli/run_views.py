@@ -141,7 +141,7 @@ def _times(run: RunView) -> Iterator[tuple[str, Any]]:
     if run.start_by is not None and run.started_at is None:
         yield "start by", moment(run.start_by, now)
     yield "first start", moment(run.started_at, now)
-    if run.claimed_at != run.started_at:
+    if _started_again(run):
         yield "last start", moment(run.claimed_at, now)
     if run.finish_by is not None and run.ended_at is None:
         yield "end by", moment(run.finish_by, now)
@@ -153,9 +153,14 @@ def _times(run: RunView) -> Iterator[tuple[str, Any]]:
 
 def _in_all(run: RunView) -> str:
     """How long it was from the first start to the end, for a run that started again."""
-    if run.ended_at is None or run.started_at is None or run.claimed_at == run.started_at:
+    if run.ended_at is None or run.started_at is None or not _started_again(run):
         return ""
     return f", {span((run.ended_at - run.started_at).total_seconds())} from the first start"
+
+
+def _started_again(run: RunView) -> bool:
+    """Every start has a lease; a copy begins with one already, that of the steps it was given."""
+    return run.lease_no > (1 if run.copied_from is None else 2)
 
 
 def _show_attempt(screen: Console, attempt: AttemptView) -> None:
